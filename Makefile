@@ -1,0 +1,107 @@
+# Works with GNU make 3.81 and BSD tools (macOS), needs Python >= 3.11, and no root.
+
+PYTHON =
+DEMO_ARGS =
+BENCH_ARGS =
+PYTEST_ARGS =
+
+HIGHEST = constraints/airflow-3.3.txt
+LOWEST = constraints/airflow-3.1.txt
+
+.PHONY: help demo test test-lowest bench lint format constraints clean
+
+help:
+	@echo 'make demo          a month of bank statements on a real Airflow, disturbed on purpose (DEMO_ARGS=--exit)'
+	@echo 'make test          the whole test suite (PYTEST_ARGS="-k lease -x")'
+	@echo 'make test-lowest   unit, contract and integration tests on the lowest Airflow and dependencies'
+	@echo 'make bench         the measurements of docs/ (BENCH_ARGS)'
+	@echo 'make lint          ruff, mypy, import-linter'
+	@echo 'make format        let ruff format the code'
+	@echo 'make constraints   resolve the pinned dependencies again'
+	@echo 'make clean         remove what these made'
+	@echo
+	@echo 'PYTHON=python3.12 chooses the Python of a new .venv.'
+
+demo: .venv/.demo
+	@.venv/bin/python -m airflow_guard.demo $(DEMO_ARGS)
+
+test: .venv/.test
+	.venv/bin/python -m pytest $(PYTEST_ARGS)
+
+test-lowest: .venv-lowest/.test
+	.venv-lowest/bin/python -m pytest tests/unit tests/contract tests/integration $(PYTEST_ARGS)
+
+bench: .venv/.test
+	.venv/bin/python -m benchmarks $(BENCH_ARGS)
+
+lint: .venv/.test
+	.venv/bin/python -m ruff check .
+	.venv/bin/python -m ruff format --check .
+	.venv/bin/python -m mypy
+	.venv/bin/lint-imports
+
+format: .venv/.test
+	.venv/bin/python -m ruff check --fix .
+	.venv/bin/python -m ruff format .
+
+# --- environments -------------------------------------------------------------------------------------
+# A stamp says what is installed, so that a second `make test` installs nothing.
+
+.venv/.made:
+	$(call make_venv,.venv,$(HIGHEST))
+
+.venv-lowest/.made:
+	$(call make_venv,.venv-lowest,$(LOWEST))
+
+.venv/.demo: .venv/.made pyproject.toml $(HIGHEST)
+	$(call install,.venv,$(HIGHEST),demo)
+
+.venv/.test: .venv/.made pyproject.toml $(HIGHEST)
+	$(call install,.venv,$(HIGHEST),test)
+
+.venv-lowest/.test: .venv-lowest/.made pyproject.toml $(LOWEST)
+	$(call install,.venv-lowest,$(LOWEST),test)
+
+# $(1) folder, $(2) constraints. Takes the first Python that is new enough.
+define make_venv
+	@for python in $(if $(PYTHON),$(PYTHON),python3 python3.13 python3.12 python3.11); do \
+	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    echo "$(1): $$("$$python" --version) ($$python)"; \
+	    "$$python" -m venv $(1) || { echo 'This Python cannot make a venv. On Debian: apt-get install python3-venv'; exit 1; }; \
+	    $(1)/bin/python -m pip install -qq --disable-pip-version-check -c $(2) uv || exit 1; \
+	    touch $(1)/.made; \
+	    exit 0; \
+	  fi; \
+	done; \
+	echo 'airflow-guard needs Python 3.11 or newer. Found: '"$$($(if $(PYTHON),$(PYTHON),python3) --version 2>&1)"; \
+	echo 'Install one and name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)'; \
+	exit 1
+endef
+
+# $(1) folder, $(2) constraints, $(3) extra. uv is many times faster; pip is there where uv cannot reach an index.
+define install
+	$(1)/bin/uv pip install --quiet --python $(1)/bin/python -c $(2) --build-constraints $(2) -e '.[$(3)]' || \
+	  { echo 'uv could not install; trying pip'; $(1)/bin/python -m pip install -c $(2) -e '.[$(3)]'; }
+	@touch $@
+endef
+
+# --- pinned dependencies ------------------------------------------------------------------------------
+# Resolved for Python 3.11; what only Python 3.13 needs is added, so that one file serves both.
+
+constraints: .venv/.made
+	$(call resolve,3.3)
+	$(call resolve,3.1)
+
+RESOLVE = .venv/bin/uv pip compile --quiet --upgrade --no-header --no-annotate --no-emit-package airflow-guard \
+	--extra test --extra docs pyproject.toml constraints/build.in
+
+define resolve
+	$(RESOLVE) constraints/airflow-$(1).in --python-version 3.11 -o .venv/resolved-3.11.txt
+	$(RESOLVE) constraints/airflow-$(1).in --python-version 3.13 -c .venv/resolved-3.11.txt -o .venv/resolved-3.13.txt
+	{ echo '# Made by `make constraints` from pyproject.toml and constraints/*.in, for Python 3.11 to 3.13.'; \
+	  cat .venv/resolved-3.11.txt .venv/resolved-3.13.txt | LC_ALL=C sort -u; } > constraints/airflow-$(1).txt
+endef
+
+clean:
+	rm -rf .venv .venv-lowest .demo .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,65 @@
+"""The command lines that messages hand to the reader, so that nobody has to look them up at night."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from airflow_guard.core.decisions import Decision
+
+PROGRAM = "airflow-guard"
+_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^@\s]*@")
+
+
+def resolve_command(key_hash: str, *, decision: str = "happened", ledger: str | None = None) -> str:
+    """Return the command line that settles a key.
+
+    >>> resolve_command("3f" * 16)
+    'airflow-guard resolve --key 3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f --happened --reason "…"'
+
+    :param key_hash: the key's 32 hex characters.
+    :param decision: a :class:`~airflow_guard.core.decisions.Decision` or its name.
+    :param ledger: connection id or URL of the ledger if it is not the configured one; a password in a URL is
+        replaced by ``***``.
+    :raises ResolutionError: there is no such decision.
+    """
+    option = Decision.of(decision).option
+    return f'{PROGRAM} resolve{_ledger_option(ledger)} --key {key_hash} {option} --reason "…"'
+
+
+def show_command(key_hash: str, *, ledger: str | None = None) -> str:
+    """Return the command line that shows the whole life of a key.
+
+    >>> show_command("3f" * 16, ledger="core_banking")
+    'airflow-guard show --ledger core_banking --key 3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f'
+
+    :param ledger: as for :func:`resolve_command`.
+    """
+    return f"{PROGRAM} show{_ledger_option(ledger)} --key {key_hash}"
+
+
+def rename_command(old: tuple[str, str], new: tuple[str, str], *, ledger: str | None = None) -> str:
+    """Return the command line that renames an operation in the ledger.
+
+    >>> rename_command(("statements", "post"), ("statements", "post_statement"))
+    'airflow-guard rename statements post statements post_statement --reason "…"'
+
+    :param old: ``key_namespace`` and ``operation`` that the ledger knows.
+    :param new: those that the code has now.
+    :param ledger: as for :func:`resolve_command`.
+    """
+    names = " ".join(shlex.quote(name) for name in (*old, *new))
+    return f'{PROGRAM} rename{_ledger_option(ledger)} {names} --reason "…"'
+
+
+def without_password(url: str) -> str:
+    """Return a URL as it may be printed.
+
+    >>> without_password("postgresql://guard:secret@db/ledger")
+    'postgresql://guard:***@db/ledger'
+    """
+    return _PASSWORD.sub(r"\1:***@", url)
+
+
+def _ledger_option(ledger: str | None) -> str:
+    return "" if ledger is None else f" --ledger {shlex.quote(without_password(ledger))}"

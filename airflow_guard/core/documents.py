@@ -1,0 +1,152 @@
+"""Documents as they enter a task: an id and, for mappings, a payload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from airflow_guard.core.errors import ConfigurationError, DocumentError, DuplicateDocumentError
+from airflow_guard.core.fingerprints import changed_fields, fingerprint
+from airflow_guard.core.keys import KeyHasher
+
+
+@dataclass(slots=True)
+class Document:
+    """One document of a task.
+
+    :param name: the normalised id; ``None``: the run as a whole.
+    :param payload: what the callable gets as ``payload``: the mapping, or the id itself.
+    :param key_hash: see :class:`~airflow_guard.core.keys.KeyHasher`.
+    :param idempotency_key: of generation 1; the ledger's stored one counts.
+    :param fingerprint: of a mapping's content, else ``None``.
+    :param identity: the id as it was listed: an older normaliser may have read it otherwise.
+    """
+
+    name: str | None
+    payload: Any
+    key_hash: str
+    idempotency_key: str
+    fingerprint: str | None = None
+    identity: Any = None
+
+
+class DocumentReader:
+    """Turns what a ``documents`` callable yields into :class:`Document` objects, chunk by chunk.
+
+    :param hasher: of the task's key space.
+    :param document_key: the field of a mapping that names its identity.
+    :param fingerprint_fields: see :func:`~airflow_guard.core.fingerprints.fingerprint`.
+    """
+
+    def __init__(
+        self,
+        hasher: KeyHasher,
+        document_key: str | None = None,
+        fingerprint_fields: Sequence[str] | None = None,
+    ) -> None:
+        self._hasher = hasher
+        self._document_key = document_key
+        self._fields = fingerprint_fields
+
+    def read_one(self, item: Any) -> Document:
+        """Return one document.
+
+        :raises DocumentError: it cannot be a key; nothing was claimed for it.
+        """
+        hasher = self._hasher
+        if isinstance(item, Mapping):
+            identity = self._identity(item)
+            content = fingerprint(item, self._fields)
+        else:
+            identity, content = item, None
+        name = hasher.normalise(identity)
+        key_hash = hasher.key_hash(name)
+        payload = item if content is not None else name
+        return Document(name, payload, key_hash, hasher.idempotency_key(key_hash), content, identity)
+
+    def whole_run(self) -> Document:
+        """Return the document that stands for the run as a whole."""
+        key_hash = self._hasher.key_hash(None)
+        return Document(None, None, key_hash, self._hasher.idempotency_key(key_hash))
+
+    def chunks(
+        self, items: Iterable[Any], size: int, refuse: Callable[[Any, DocumentError], None]
+    ) -> Iterator[list[Document]]:
+        """Yield lists of at most ``size`` documents, read lazily.
+
+        :param refuse: called with each item that cannot be a key, and why; the others go on.
+
+        :raises ConfigurationError: ``items`` is not a list or generator, or ``document_key`` is missing.
+        """
+        if isinstance(items, (str, bytes, Mapping)) or not isinstance(items, Iterable):
+            raise ConfigurationError(
+                f"documents gave {type(items).__name__}, not a list or generator of documents. Use document=… for "
+                "one document."
+            )
+        iterator = iter(items)
+        while items_read := list(islice(iterator, size)):
+            chunk = []
+            for item in items_read:
+                try:
+                    chunk.append(self.read_one(item))
+                except DocumentError as error:
+                    refuse(item, error)
+            if chunk:
+                yield chunk
+
+    def _identity(self, item: Mapping[str, Any]) -> Any:
+        if self._document_key is None:
+            raise ConfigurationError(
+                "A document is a mapping, and document_key does not say which of its fields is the identity "
+                f"(fields: {', '.join(map(str, list(item)[:12]))})."
+            )
+        try:
+            return item[self._document_key]
+        except KeyError:
+            raise DocumentError(
+                f"A document has no field {self._document_key!r} (document_key); it has "
+                f"{', '.join(map(str, list(item)[:12]))}."
+            ) from None
+
+
+@dataclass(frozen=True)
+class Repetitions:
+    """A chunk with its documents once each.
+
+    :param unique: every document once; conflicting ones left out.
+    :param repeated: further mentions with the same content: they replay what the first one gives.
+    :param conflicting: documents listed with different content, with an error for each: it is not clear which
+        is meant, so none of them may be claimed.
+    """
+
+    unique: list[Document]
+    repeated: list[Document]
+    conflicting: list[tuple[Document, DuplicateDocumentError]]
+
+
+def without_repetitions(chunk: list[Document]) -> Repetitions:
+    """Split a chunk into documents once each, harmless repetitions and contradictions."""
+    seen: dict[str, Document] = {}
+    repeated: list[Document] = []
+    conflicts: dict[str, list[tuple[Document, DuplicateDocumentError]]] = {}
+    for document in chunk:
+        first = seen.setdefault(document.key_hash, document)
+        if first is document:
+            continue
+        fields = changed_fields(first.fingerprint, document.fingerprint)
+        if fields is None and (first.fingerprint is None) == (document.fingerprint is None):
+            repeated.append(document)
+            continue
+        error = DuplicateDocumentError(
+            f"Document {document.name!r} is listed twice with different content"
+            f"{' in ' + ', '.join(fields) if fields else ''}. All its mentions are held back, nothing was claimed: "
+            "correct the list, or make the identity (document_key) finer."
+        )
+        conflicts.setdefault(document.key_hash, [(first, error)]).append((document, error))
+    return Repetitions(
+        unique=[document for key_hash, document in seen.items() if key_hash not in conflicts],
+        repeated=[document for document in repeated if document.key_hash not in conflicts],
+        conflicting=[pair for pairs in conflicts.values() for pair in pairs],
+    )

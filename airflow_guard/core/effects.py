@@ -1,0 +1,134 @@
+"""What a callable does to the world: :class:`Database` or :class:`External`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from airflow_guard.core.errors import ConfigurationError, NotAvailableYet
+
+Verify = Callable[..., bool | None]
+
+
+@dataclass(frozen=True)
+class Database:
+    """The effect is rows in the ledger's own database, written through ``connection``.
+
+    Business rows and the ledger's completion commit in one transaction, or neither does, so such an
+    effect is never in doubt unless the callable commits by itself.
+
+    :param on_rerun: reverses the first effect before a second; belongs to ``rerun``, which this
+        version does not have: anything but ``None`` is refused.
+    :raises NotAvailableYet: ``on_rerun`` is given.
+    """
+
+    on_rerun: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_on_rerun(self.on_rerun)
+
+
+@dataclass(frozen=True)
+class External:
+    """The effect is outside the ledger's database: a payment, a message, a file.
+
+    :param verify: ``verify(document, idempotency_key, …) -> True | False | None``: did the effect
+        *happen*? Called like ``python_callable`` with what its signature names, never inside a
+        transaction. ``None`` means that it cannot be told.
+    :param settle_after: the longest that a call can be on its way. A "no" of ``verify`` counts only this
+        long after the last sign of life of the attempt. Required with ``verify``: no default fits both a
+        web service (minutes) and a payment file (hours).
+    :param in_doubt: ``"hold"`` (default) leaves it to a person; ``"retry"`` repeats with the same
+        idempotency key, only within ``receiver_remembers``.
+    :param safe_errors: exception types that prove that the effect did not happen (a refused connection).
+        Empty by default: an exception inside the window normally means in doubt.
+    :param receiver_remembers: how long the receiver recognises a repeated idempotency key, counted from
+        the first call. Required with ``in_doubt="retry"``.
+    :param on_rerun: belongs to ``rerun``, which this version does not have: refused.
+    :raises ConfigurationError: a combination that cannot work.
+    :raises NotAvailableYet: ``in_doubt="ask"`` or ``on_rerun``.
+    """
+
+    verify: Verify | None = None
+    settle_after: timedelta | None = None
+    in_doubt: str = "hold"
+    safe_errors: Sequence[type[Exception]] = ()
+    receiver_remembers: timedelta | None = None
+    on_rerun: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        _refuse_on_rerun(self.on_rerun)
+        if self.in_doubt == "ask":
+            raise NotAvailableYet(
+                'External(in_doubt="ask") is not in this version. Use in_doubt="hold" (a person settles it '
+                'with "airflow-guard resolve") or give verify=.'
+            )
+        if self.in_doubt not in ("hold", "retry"):
+            raise ConfigurationError(f'External(in_doubt={self.in_doubt!r}): use "hold" or "retry".')
+        self._check_verify()
+        self._check_retry()
+        self._check_safe_errors()
+
+    def _check_verify(self) -> None:
+        if self.verify is None:
+            if self.settle_after is not None:
+                raise ConfigurationError("External(settle_after=…) has no meaning without verify=.")
+            return
+        if not callable(self.verify):
+            raise ConfigurationError(f"External(verify={self.verify!r}) must be callable.")
+        if not isinstance(self.settle_after, timedelta) or self.settle_after < timedelta(0):
+            raise ConfigurationError(
+                "External(verify=…) needs settle_after=timedelta(…): the longest that a call can be on its "
+                'way. Before that, a "no" of verify proves nothing.'
+            )
+
+    def _check_retry(self) -> None:
+        if self.in_doubt == "retry" and not (
+            isinstance(self.receiver_remembers, timedelta) and self.receiver_remembers > timedelta(0)
+        ):
+            raise ConfigurationError(
+                'External(in_doubt="retry") needs receiver_remembers=timedelta(…): how long the receiver '
+                "recognises a repeated idempotency key. After that a repetition is a second effect."
+            )
+
+    def _check_safe_errors(self) -> None:
+        errors: tuple[Any, ...] = tuple(self.safe_errors)
+        for error in errors:
+            if not (isinstance(error, type) and issubclass(error, Exception)):
+                raise ConfigurationError(f"External(safe_errors=…): {error!r} is not an exception class.")
+            if error in (Exception, OSError, ConnectionError, TimeoutError):
+                raise ConfigurationError(
+                    f"External(safe_errors=[{error.__name__}]) is too wide: it covers errors after the request "
+                    "was sent. Name the errors that prove that nothing was sent."
+                )
+        object.__setattr__(self, "safe_errors", errors)
+
+
+SideEffect = Database | External
+
+
+def side_effect_of(value: str | SideEffect) -> SideEffect:
+    """Return the effect that a parameter means; strings are shorthand.
+
+    :raises ConfigurationError: neither ``"database"``, ``"external"``, nor an instance of the two classes.
+    """
+    if isinstance(value, (Database, External)):
+        return value
+    if value == "database":
+        return Database()
+    if value == "external":
+        return External()
+    raise ConfigurationError(
+        f'side_effect={value!r}: use "external", "database", External(…) or Database(). The classes must be '
+        "called: External(), not External."
+    )
+
+
+def _refuse_on_rerun(on_rerun: object) -> None:
+    if on_rerun is not None:
+        raise NotAvailableYet(
+            "on_rerun belongs to reruns on purpose, which are not in this version. Leave it out: a completed "
+            "key is not executed again."
+        )

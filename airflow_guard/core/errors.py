@@ -1,0 +1,230 @@
+"""The errors of this package, one tree.
+
+::
+
+    GuardError
+    ├── ConfigurationError            an operator, setting or combination that cannot work
+    │   ├── LedgerNotConfigured       no connection for the ledger is named
+    │   └── NotAvailableYet           specified, but not in this version
+    ├── BusinessDateError             no business date, or one that cannot be read
+    │   ├── DateChangedError          a cleared run now gives another date
+    │   └── CalendarError             unknown calendar, or its library is not installed
+    ├── DocumentError                 a document that cannot be a key
+    │   └── DuplicateDocumentError    one document twice in a batch, with different content
+    ├── ResultError                   a result that cannot be stored
+    ├── TransactionError              the callable ended a transaction that is not its own
+    ├── LedgerError                   the ledger cannot answer
+    │   ├── LedgerUnavailable         down or unreachable                        (a retry helps)
+    │   ├── LedgerBusy                a lock was not free in time                (a retry helps)
+    │   ├── LedgerNotMigrated         tables missing, or of another version
+    │   ├── UnknownCommit             it is not known whether a write committed  (a retry helps)
+    │   └── OwnershipLost             another attempt owns the key now           (a retry helps)
+    ├── BlockedError                  the ledger forbids this key to run
+    │   ├── InProgressElsewhere       another attempt is at work                 (a retry helps)
+    │   ├── InDoubt                   the effect may or may not have happened
+    │   │   └── InDoubtUnsettled      too early for a "no" of verify               (a retry helps)
+    │   ├── FollowUpFailed            effect done, what follows it is not
+    │   ├── OtherRun                  another automatic run has this key
+    │   ├── OtherDeployment           another deployment has this key
+    │   ├── ContentChanged            done before with other content
+    │   ├── DuplicateRefused          done before, and on_duplicate="fail"
+    │   ├── KeyDrift                  done before under a key of another shape
+    │   └── NotGuardedThen            dated before the ledger kept watch
+    ├── DocumentsFailed               some documents of a task failed
+    ├── TooManyRejected               more rejected documents than max_rejected
+    ├── Stopped                       the task was asked to stop                 (a retry helps)
+    ├── ResolutionError               a resolution, adoption or rename is refused
+    │   └── StaleResolution           it judged an attempt that is no longer the last
+    └── Signal                        raised by a callable, to say what happened
+        ├── Rejected                  the business refused the document: terminal
+        └── NotExecuted               the effect has certainly not happened
+
+``retryable`` of an error says whether another try of the task can help without a person.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class GuardError(Exception):
+    """Root of all errors of this package."""
+
+    retryable: ClassVar[bool] = False
+
+
+class ConfigurationError(GuardError):
+    """An operator, setting or combination cannot work as written."""
+
+
+class LedgerNotConfigured(ConfigurationError):
+    """Neither ``ledger_conn_id`` nor ``[airflow_guard] ledger_conn_id`` names a connection."""
+
+
+class NotAvailableYet(ConfigurationError):
+    """The option is specified, but this version does not have it."""
+
+
+class BusinessDateError(GuardError):
+    """There is no business date, or it cannot be read."""
+
+
+class DateChangedError(BusinessDateError):
+    """The date of a run differs from the one that was stored for it."""
+
+
+class CalendarError(BusinessDateError):
+    """The calendar is unknown, or its library is not installed."""
+
+
+class DocumentError(GuardError):
+    """A document cannot be a key."""
+
+
+class DuplicateDocumentError(DocumentError):
+    """One document occurs twice in a batch with different content."""
+
+
+class ResultError(GuardError):
+    """A result cannot be stored: not JSON, or too large."""
+
+
+class TransactionError(GuardError):
+    """The callable committed, rolled back or closed the transaction that it was lent."""
+
+
+class LedgerError(GuardError):
+    """The ledger cannot answer."""
+
+
+class LedgerUnavailable(LedgerError):
+    """The ledger's database is down or unreachable; nothing was started."""
+
+    retryable = True
+
+
+class LedgerBusy(LedgerError):
+    """A lock in the ledger was not free in time."""
+
+    retryable = True
+
+
+class LedgerNotMigrated(LedgerError):
+    """The ledger's tables are missing or of another version."""
+
+
+class UnknownCommit(LedgerError):
+    """The connection broke at a commit, and it could not be found out whether it took effect."""
+
+    retryable = True
+
+
+class OwnershipLost(LedgerError):
+    """Another attempt owns the key now, or a person has resolved it."""
+
+    retryable = True
+
+
+class BlockedError(GuardError):
+    """The ledger forbids this key to run."""
+
+
+class InProgressElsewhere(BlockedError):
+    """Another attempt of the same key is at work."""
+
+    retryable = True
+
+
+class InDoubt(BlockedError):
+    """The effect of an earlier attempt may or may not have happened."""
+
+
+class InDoubtUnsettled(InDoubt):
+    """In doubt, and too early for the "no" of ``verify`` to count."""
+
+    retryable = True
+
+
+class FollowUpFailed(BlockedError):
+    """The effect is done, but what follows it in the callable is not."""
+
+
+class OtherRun(BlockedError):
+    """Another automatic run claimed this key first."""
+
+
+class OtherDeployment(BlockedError):
+    """Another deployment claimed this key."""
+
+
+class ContentChanged(BlockedError):
+    """The document was done before with other content."""
+
+
+class DuplicateRefused(BlockedError):
+    """The key is done, and ``on_duplicate="fail"``."""
+
+
+class KeyDrift(BlockedError):
+    """The same documents and date were completed under a key of another shape."""
+
+
+class NotGuardedThen(BlockedError):
+    """The date or run lies before the ledger kept watch over this operation."""
+
+
+class DocumentsFailed(GuardError):
+    """Some documents of a task failed.
+
+    :param retryable: whether another try can do some of them.
+    """
+
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.retryable = retryable  # type: ignore[misc]
+
+
+class TooManyRejected(GuardError):
+    """More documents were rejected than ``max_rejected`` allows."""
+
+
+class Stopped(GuardError):
+    """The task was asked to stop; what had begun was finished, the rest released."""
+
+    retryable = True
+
+
+class ResolutionError(GuardError):
+    """A resolution, adoption or rename is refused; nothing was changed."""
+
+
+class StaleResolution(ResolutionError):
+    """The resolution judged an attempt that is no longer the last, or that is settled."""
+
+
+class Signal(GuardError):
+    """Raised by a callable to say what happened."""
+
+
+class Rejected(Signal):
+    """Raised by a callable: the business refused the document. Terminal, never retried.
+
+    :param reason: why, in words for the person who reads the ledger.
+    """
+
+    def __init__(self, reason: str = "rejected") -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class NotExecuted(Signal):
+    """Raised by a callable: the effect has certainly not happened, whatever else went wrong.
+
+    :param reason: why, in words for the person who reads the ledger.
+    """
+
+    retryable = True
+
+    def __init__(self, reason: str = "not executed") -> None:
+        super().__init__(reason)
+        self.reason = reason

@@ -1,0 +1,179 @@
+"""The decision: may this attempt have the key, and if not, why not. Pure, so that every case is a unit test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+
+from airflow_guard.core.fingerprints import changed_fields
+from airflow_guard.core.states import FollowUp, Phase, State
+
+AUTOMATIC_RUN_TYPES = frozenset({"scheduled", "backfill", "asset_triggered"})
+"""Runs that nobody asked for at that moment: two of them with one key are never obviously the same work."""
+
+
+class Verdict(StrEnum):
+    """What may be done with a key."""
+
+    CLAIM = "claim"
+    TAKE_OVER = "take_over"
+    DONE = "done"
+    CHANGED = "changed"
+    ELSEWHERE = "elsewhere"
+    DOUBT = "doubt"
+    FOLLOW_UP = "follow_up"
+    REJECTED = "rejected"
+    OTHER_RUN = "other_run"
+    OTHER_DEPLOYMENT = "other_deployment"
+    NOT_GUARDED = "not_guarded"
+
+
+CLAIMABLE = frozenset({Verdict.CLAIM, Verdict.TAKE_OVER})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskIdentity:
+    """The task try that asks, or that asked: for people, never part of the key.
+
+    :param run_type: Airflow's word: ``scheduled``, ``manual``, ``backfill``, ``asset_triggered``, …
+    :param run_after_at: when the run was due, aware; ``None`` if unknown.
+    """
+
+    dag_id: str
+    task_id: str
+    run_id: str
+    map_index: int = -1
+    try_number: int = 1
+    run_type: str = "manual"
+    run_after_at: datetime | None = None
+    host: str = ""
+    pid: int = 0
+    started_at: datetime | None = None
+
+    @property
+    def automatic(self) -> bool:
+        """Whether the run was started by a schedule, a backfill or an asset."""
+        return self.run_type in AUTOMATIC_RUN_TYPES
+
+    def describe(self) -> str:
+        """Return run, try, time and process as one phrase of a log line."""
+        mapped = f" [{self.map_index}]" if self.map_index >= 0 else ""
+        since = f" at {self.started_at:%Y-%m-%d %H:%M:%S} UTC" if self.started_at else ""
+        where = f" on {self.host} pid {self.pid}" if self.host else ""
+        return f"run {self.run_id}, {self.dag_id}.{self.task_id}{mapped} try {self.try_number}{since}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRow:
+    """One key as the ledger has it, with what the database's clock says about it.
+
+    :param lease_over: whether the lease of the last attempt is over (database clock).
+    :param last_sign_age_s: seconds since the attempt was last known to live (database clock).
+    :param first_begun_age_s: seconds since the first effect of this generation began, ``None`` if none did.
+    :param first_run: the task try that claimed the key first; ``None`` for adopted history.
+    :param last_run: the task try of the last attempt.
+    """
+
+    key_hash: str
+    document: str | None
+    state: State
+    phase: Phase
+    follow_up: FollowUp
+    attempt: int
+    generation: int
+    owner_token: str
+    idempotency_key: str
+    deployment: str
+    lease_over: bool
+    last_sign_age_s: float
+    first_begun_age_s: float | None = None
+    batch_id: str | None = None
+    fingerprint: str | None = None
+    result: str | None = None
+    error: str | None = None
+    first_run: TaskIdentity | None = None
+    last_run: TaskIdentity | None = None
+    task_run_id: int | None = None
+    finished_at: datetime | None = None
+
+    @property
+    def done_by(self) -> str:
+        """By whom it was done, or is held, in words."""
+        return self.last_run.describe() if self.last_run else "adoption (recorded by a person)"
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Who asks, and under which rules.
+
+    :param compare_runs: whether another automatic run with the same key is an error (``once_per="date"`` and
+        ``on_other_run="fail"``).
+    :param not_guarded: whether a key that the ledger does not know must not run (dated before
+        ``guarded_from``, or a later try of a run that ran unguarded).
+    """
+
+    identity: TaskIdentity
+    deployment: str
+    compare_runs: bool = True
+    not_guarded: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict and, for changed content, the names of the fields."""
+
+    verdict: Verdict
+    fields: Sequence[str] = field(default_factory=tuple)
+
+
+def judge(row: LedgerRow | None, asking: Asking, fingerprint: str | None = None) -> Judgement:
+    """Return what may be done with a key.
+
+    The order matters: whose key it is comes before what state it is in, because a state that belongs to other
+    work says nothing about this work.
+
+    :param row: the ledger's row, ``None`` if it knows none.
+    :param fingerprint: of the content that is to be processed now; ``None`` if there is none to compare.
+    """
+    if row is None:
+        return Judgement(Verdict.NOT_GUARDED if asking.not_guarded else Verdict.CLAIM)
+    if row.deployment != asking.deployment:
+        return Judgement(Verdict.OTHER_DEPLOYMENT)
+    if asking.compare_runs and _another_automatic_run(row, asking.identity):
+        return Judgement(Verdict.OTHER_RUN)
+    if row.state is State.COMPLETED:
+        return _judge_completed(row, fingerprint)
+    if row.state is State.IN_PROGRESS:
+        if not row.lease_over:
+            return Judgement(Verdict.ELSEWHERE)
+        return Judgement(Verdict.TAKE_OVER if row.phase is Phase.NONE else Verdict.DOUBT)
+    return Judgement(
+        {
+            State.REJECTED: Verdict.REJECTED,
+            State.IN_DOUBT: Verdict.DOUBT,
+            State.FAILED: Verdict.CLAIM,
+        }[row.state]
+    )
+
+
+def _judge_completed(row: LedgerRow, fingerprint: str | None) -> Judgement:
+    if row.follow_up is FollowUp.PENDING and not row.lease_over:
+        return Judgement(Verdict.ELSEWHERE)
+    if row.follow_up in (FollowUp.PENDING, FollowUp.FAILED):
+        return Judgement(Verdict.FOLLOW_UP)
+    fields = changed_fields(row.fingerprint, fingerprint)
+    if fields is not None:
+        return Judgement(Verdict.CHANGED, tuple(fields))
+    return Judgement(Verdict.DONE)
+
+
+def _another_automatic_run(row: LedgerRow, identity: TaskIdentity) -> bool:
+    first = row.first_run
+    return (
+        first is not None
+        and identity.automatic
+        and first.automatic
+        and (first.dag_id, first.run_id) != (identity.dag_id, identity.run_id)
+    )

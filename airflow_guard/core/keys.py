@@ -1,0 +1,189 @@
+"""The key of one effect: what it is made of, how a document is normalised, how it is hashed.
+
+Key parts are ``key_namespace``, ``operation``, the business date (unless ``once_per="document"``), ``cycle``
+and the document. Run id, try number, map index, host and code version are never part of it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import unicodedata
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+
+from airflow_guard.core.errors import ConfigurationError, DocumentError
+
+NORMALISER_VERSION = 1
+MAX_DOCUMENT_LENGTH = 255
+MAX_NAME_LENGTH = 250
+MAX_CYCLE_LENGTH = 100
+DATELESS = date(1900, 1, 1)
+"""``key_date`` of keys that hold once per document, whatever the date: a fixed date, so that the ledger's
+primary key and partitions stay ``(key_date, key_hash)`` for every key."""
+
+_KEY_HEX = 32
+# Code points of Default_Ignorable_Code_Point (Unicode DerivedCoreProperties) that are not in category Cf:
+# invisible like zero-width spaces, so two ids that look alike would be two keys.
+_INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0") | frozenset(
+    map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)])
+)
+_REFUSED_CATEGORIES = {"Cc": "a control", "Cf": "an invisible", "Cs": "a surrogate", "Zl": "a line-break",
+                       "Zp": "a line-break"}  # fmt: skip
+
+
+def normalise_document(value: object) -> str:
+    """Return the form of a document id that decides what is equal (version 1).
+
+    Unicode NFC, surrounding white space stripped; case and inner white space are significant. ``int`` and
+    ``UUID`` are taken in their usual text form.
+
+    :param value: ``str``, ``int`` or ``uuid.UUID``.
+    :raises DocumentError: empty, over 255 characters, a control or invisible character, or another type.
+        A retry does not help.
+    """
+    if isinstance(value, str):
+        text = value.strip()
+        if text.isascii():
+            if text and len(text) <= MAX_DOCUMENT_LENGTH and text.isprintable():
+                return text
+        else:
+            text = unicodedata.normalize("NFC", text).strip()
+    elif isinstance(value, (int, uuid.UUID)) and not isinstance(value, bool):
+        text = str(value)
+    else:
+        raise DocumentError(
+            f"A document must be str, int or UUID, not {type(value).__name__} ({value!r:.80}). Convert it where "
+            "the documents are listed; a float or None is not an identity."
+        )
+    _refuse(text, value)
+    return text
+
+
+def _refuse(text: str, value: object) -> None:
+    if not text:
+        raise DocumentError(f"A document id is empty ({value!r:.80}). Every document needs an identity.")
+    if len(text) > MAX_DOCUMENT_LENGTH:
+        raise DocumentError(
+            f"A document id has {len(text)} characters, more than {MAX_DOCUMENT_LENGTH}: {text[:60]!r}…. "
+            "Use a shorter identity, or a digest of it."
+        )
+    for position, character in enumerate(text):
+        kind = _REFUSED_CATEGORIES.get(unicodedata.category(character))
+        if kind or character in _INVISIBLE:
+            raise DocumentError(
+                f"Document {value!r:.80} holds {kind or 'an invisible'} character (U+{ord(character):04X}) at "
+                f"position {position}: it would look like another document. Remove it where the documents are "
+                "listed."
+            )
+
+
+NORMALISERS: Mapping[int, Callable[[object], str]] = {1: normalise_document}
+"""Every normaliser that ever made a key, by version. A row made by an older one is found under its old key."""
+
+
+@dataclass(frozen=True)
+class KeySpace:
+    """All key parts but the document: what the keys of one task try have in common.
+
+    :param key_namespace: by default the ``dag_id``; 1 to 250 characters.
+    :param operation: by default the ``task_id``; 1 to 250 characters.
+    :param business_date: the resolved business date.
+    :param cycle: settlement cycle within the date, ``""`` for none; at most 100 characters.
+    :param once_per: ``"date"``: once per business date (and cycle) and document; ``"document"``: once per
+        document, whatever the date.
+    :param deployment: name of the Airflow deployment; part of the idempotency key only.
+    :raises ConfigurationError: a part is empty, too long or holds a control character.
+    """
+
+    key_namespace: str
+    operation: str
+    business_date: date
+    cycle: str = ""
+    once_per: str = "date"
+    deployment: str = "default"
+
+    def __post_init__(self) -> None:
+        _check_part("key_namespace", self.key_namespace, MAX_NAME_LENGTH)
+        _check_part("operation", self.operation, MAX_NAME_LENGTH)
+        _check_part("deployment", self.deployment, MAX_NAME_LENGTH)
+        if self.cycle:
+            _check_part("cycle", self.cycle, MAX_CYCLE_LENGTH)
+        if self.once_per not in ("date", "document"):
+            raise ConfigurationError(f'once_per={self.once_per!r}: use "date" or "document".')
+        if self.once_per == "document" and self.cycle:
+            raise ConfigurationError(
+                'once_per="document" holds whatever the date and cycle: leave out cycle, or use once_per="date".'
+            )
+
+    @property
+    def key_date(self) -> date:
+        """The date part of the ledger's primary key."""
+        return DATELESS if self.once_per == "document" else self.business_date
+
+    def hasher(self, normaliser: int = NORMALISER_VERSION) -> KeyHasher:
+        """Return what hashes documents of this space, its common parts hashed once."""
+        return KeyHasher(self, normaliser)
+
+    def describe(self, document: str | None) -> str:
+        """Return the key as a person reads it in a message."""
+        parts = [self.key_namespace, self.operation]
+        parts.append("any date" if self.once_per == "document" else self.business_date.isoformat())
+        if self.cycle:
+            parts.append(f"cycle {self.cycle}")
+        parts.append(document if document is not None else "(whole run)")
+        return " / ".join(parts)
+
+
+class KeyHasher:
+    """Hashes the documents of one :class:`KeySpace`.
+
+    ``key_hash`` is the first 128 bits of SHA-256 over the length-prefixed UTF-8 parts, so that neighbouring
+    parts cannot run into each other; ``idempotency_key`` adds the deployment and the generation, so that a
+    test deployment with the same key does not use up production's key at the receiver.
+    """
+
+    __slots__ = ("_deployment", "_prefix", "normalise")
+
+    def __init__(self, space: KeySpace, normaliser: int = NORMALISER_VERSION) -> None:
+        parts = [space.key_namespace, space.operation, space.key_date.isoformat(), space.cycle]
+        self._prefix = hashlib.sha256(b"".join(_prefixed(part) for part in parts))
+        self._deployment = space.deployment.encode()
+        self.normalise = NORMALISERS[normaliser]
+
+    def key_hash(self, document: str | None) -> str:
+        """Return the 32 lower-case hex characters for a normalised document (``None``: the whole run)."""
+        digest = self._prefix.copy()
+        digest.update(b"-" if document is None else _prefixed(document))
+        return digest.hexdigest()[:_KEY_HEX]
+
+    def idempotency_key(self, key_hash: str, generation: int = 1) -> str:
+        """Return the key that the receiver gets at the first claim of a generation."""
+        text = b"%b/%d/%b" % (key_hash.encode(), generation, self._deployment)
+        return hashlib.sha256(text).hexdigest()[:_KEY_HEX]
+
+
+def batch_id_of(idempotency_keys: Iterable[str]) -> str:
+    """Return the id of a batch: 32 hex characters that depend on nothing but its members.
+
+    The same documents give the same id again, so that a batch that is repeated carries the id that the
+    receiver may already know.
+    """
+    return hashlib.sha256("\n".join(sorted(idempotency_keys)).encode()).hexdigest()[:_KEY_HEX]
+
+
+def _prefixed(part: str) -> bytes:
+    data = part.encode()
+    return b"%d:%b" % (len(data), data)
+
+
+def _check_part(name: str, value: object, limit: int) -> None:
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"{name}={value!r} is empty or not a text. It is part of the key.")
+    if value != value.strip() or unicodedata.normalize("NFC", value) != value:
+        raise ConfigurationError(f"{name}={value!r} has surrounding white space or is not Unicode NFC.")
+    if len(value) > limit:
+        raise ConfigurationError(f"{name} has {len(value)} characters, more than {limit}: {value[:60]!r}…")
+    if not value.isprintable():
+        raise ConfigurationError(f"{name}={value!r} holds a control or invisible character.")

@@ -1,0 +1,180 @@
+"""What became of the documents of a task try: counts, samples for people, and the error that ends the task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from airflow_guard.core.errors import DocumentsFailed, GuardError, TooManyRejected
+
+SAMPLE = 20
+"""Documents and errors that are named; the rest is counted. XCom and logs are read by people."""
+
+_MAX_LINES = 100
+_MAX_WAITING = 1000
+
+
+class Outcome(StrEnum):
+    """What became of one document in this try.
+
+    ``WAITING``: another attempt is at work on it. ``RELEASED``: claimed, then given back untouched because the
+    task stops. ``OBSERVED``: executed in observe mode although it would have been blocked.
+    """
+
+    EXECUTED = "executed"
+    REPLAYED = "replayed"
+    SKIPPED = "skipped"
+    BLOCKED = "blocked"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    IN_DOUBT = "in_doubt"
+    WAITING = "waiting"
+    RELEASED = "released"
+    OBSERVED = "observed"
+
+
+_FAILURES = (Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.WAITING, Outcome.RELEASED)
+
+
+@dataclass(slots=True)
+class _Tally:
+    """One line of the log: an outcome with one explanation."""
+
+    count: int = 0
+    documents: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A key that another attempt is at work on, and who it is."""
+
+    key_hash: str
+    document: str | None
+    holder: str
+
+
+class Report:
+    """Counts outcomes while a task works, and says at the end what it comes to.
+
+    Not thread-safe: the thread that reads futures adds to it.
+
+    ``stopped``: the task stopped before the end of its listing. ``problem``: an effect is done, but its result could
+    not be stored.
+    """
+
+    def __init__(self, *, single: bool = False) -> None:
+        self.single = single
+        self.counts: dict[Outcome, int] = dict.fromkeys(Outcome, 0)
+        self.errors: list[tuple[str | None, BaseException]] = []
+        self.retryable = False
+        self.waiting: list[Held] = []
+        self.has_result = False
+        self.result: Any = None
+        self.stopped: GuardError | None = None
+        self.problem: BaseException | None = None
+        self._tallies: dict[tuple[Outcome, str], _Tally] = {}
+
+    def add(self, outcome: Outcome, document: str | None, because: str = "") -> None:
+        """Count one document.
+
+        :param because: by whom it was done before, or why not; documents with the same words share a log line.
+        """
+        self.counts[outcome] += 1
+        if len(self._tallies) >= _MAX_LINES and (outcome, because) not in self._tallies:
+            because = "various reasons, see airflow-guard show"
+        tally = self._tallies.setdefault((outcome, because), _Tally())
+        tally.count += 1
+        if document is not None and len(tally.documents) < SAMPLE:
+            tally.documents.append(document)
+
+    def add_error(self, outcome: Outcome, document: str | None, error: BaseException, because: str = "") -> None:
+        """Count one document that did not come through, with the error that says why."""
+        self.add(outcome, document, because or said(error))
+        retryable = getattr(error, "retryable", outcome is Outcome.FAILED)
+        self.retryable = self.retryable or bool(retryable)
+        if len(self.errors) < SAMPLE:
+            self.errors.append((document, error))
+
+    def add_waiting(self, held: Held, error: BaseException) -> None:
+        """Count one document that another attempt is at work on."""
+        if len(self.waiting) < _MAX_WAITING:
+            self.waiting.append(held)
+        self.add_error(Outcome.WAITING, held.document, error, f"in progress elsewhere: {held.holder}")
+
+    def set_result(self, value: Any) -> None:
+        """Keep the result of a single document (after its JSON round trip)."""
+        self.has_result, self.result = True, value
+
+    @property
+    def documents(self) -> int:
+        """How many documents were listed."""
+        return sum(self.counts.values())
+
+    @property
+    def failures(self) -> int:
+        """How many documents did not come through (rejected ones not counted)."""
+        return sum(self.counts[outcome] for outcome in _FAILURES)
+
+    def log_lines(self) -> Iterator[str]:
+        """Yield one line per outcome and explanation."""
+        for (outcome, because), tally in self._tallies.items():
+            names = ", ".join(tally.documents[:5])
+            more = ", …" if tally.count > 5 else ""
+            listed = f": {names}{more}" if names else ""
+            yield f"{outcome.value} {tally.count:,}{f' ({because})' if because else ''}{listed}"
+
+    def summary(self, **facts: Any) -> dict[str, Any]:
+        """Return the small JSON value that several documents give to XCom."""
+        counted = {outcome.value: count for outcome, count in self.counts.items() if count}
+        failed = [name for name, _ in self.errors if name is not None]
+        return {**facts, "documents": self.documents, **counted, **({"failed_documents": failed} if failed else {})}
+
+    def task_run_counts(self) -> Mapping[str, int]:
+        """Return the counts as ``guard_task_run`` stores them."""
+        counts = {outcome.value: count for outcome, count in self.counts.items()}
+        executed = self.counts[Outcome.EXECUTED] + self.counts[Outcome.OBSERVED]
+        replayed = self.counts[Outcome.REPLAYED] + self.counts[Outcome.SKIPPED]
+        return {**counts, "documents": self.documents, "executed": executed, "replayed": replayed}
+
+    def failure(self, what: str, max_rejected: int = 0) -> GuardError | None:
+        """Return the error that ends the task, ``None`` if it succeeded.
+
+        :param what: the operation and date, to begin the message with.
+        :param max_rejected: more rejected documents than this fail the task without retry.
+        """
+        rejected = self.counts[Outcome.REJECTED]
+        if isinstance(self.problem, GuardError):
+            return self.problem
+        if self.failures:
+            return self._documents_failed(what)
+        if self.stopped is not None:
+            return self.stopped
+        if rejected > max_rejected:
+            reasons = "; ".join(line for line in self.log_lines() if line.startswith(Outcome.REJECTED))
+            return TooManyRejected(
+                f"{what}: {rejected:,} of {self.documents:,} documents were rejected, more than max_rejected="
+                f"{max_rejected}. {reasons}. To settle one: airflow-guard resolve --waive or --send-again."
+            )
+        return None
+
+    def _documents_failed(self, what: str) -> GuardError:
+        if self.documents == 1 and self.errors:
+            error = self.errors[0][1]
+            if isinstance(error, GuardError):
+                return error
+        named = "; ".join(f"{name if name is not None else 'whole run'}: {said(error)}" for name, error in self.errors[:3])
+        counted = ", ".join(f"{self.counts[outcome]:,} {outcome.value}" for outcome in Outcome if self.counts[outcome])
+        more = f"; and {self.failures - 3:,} more" if self.failures > 3 else ""
+        return DocumentsFailed(
+            f"{what}: {self.failures:,} of {self.documents:,} documents did not come through ({counted}). {named}{more}",
+            retryable=self.retryable,
+        )
+
+
+def said(error: BaseException) -> str:
+    """Return an error as one phrase: our own speak for themselves, others need the name of their type."""
+    if isinstance(error, GuardError) and str(error):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

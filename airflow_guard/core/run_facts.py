@@ -1,0 +1,246 @@
+"""What a run says about its own date, and the values that a business date passes through.
+
+Nothing here reads a clock or the time zone of the process: instants come in aware and are turned into dates
+in the DAG's zone only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from datetime import date, datetime, timedelta, tzinfo
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from airflow_guard.core.errors import BusinessDateError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ISO_LABEL = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?")
+
+RUN_TYPES_WITHOUT_CONF = frozenset({"scheduled", "backfill"})
+"""Run types whose ``conf`` dates nothing: one ``conf`` would date every run of a backfill alike. Every other
+type is asked for one by one (manual, asset-triggered, triggered by an operator), so its ``conf`` is about
+that run."""
+
+
+class DateSource(StrEnum):
+    """Where a business date came from; stored beside it, for people."""
+
+    CONF = "conf"
+    EXPLICIT = "explicit"
+    RULE = "rule"
+    ASSET = "asset"
+    PARTITION = "partition"
+    INTERVAL = "interval"
+    LOGICAL = "logical"
+    STORED = "stored"
+
+
+@dataclass(frozen=True)
+class ResolvedDate:
+    """A business date and how it was found.
+
+    :param date: the business date.
+    :param source: where it came from.
+    :param detail: the same in words, for log lines and errors: "start of the data interval …".
+    """
+
+    date: date
+    source: DateSource
+    detail: str
+
+
+@dataclass(frozen=True)
+class NoBusinessDate:
+    """A rule's answer that this run has nothing to do; the task is skipped.
+
+    :param reason: why, in words for the log: "2025-03-30 is not the last day of its month".
+    """
+
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """What a run offers for its business date. The adapter fills it from Airflow's context.
+
+    :param dag_id: the DAG, for messages.
+    :param run_id: the run, for messages; never read for its content.
+    :param run_type: ``"scheduled"``, ``"backfill"``, ``"manual"``, ``"asset_triggered"`` or what newer
+        versions of Airflow add.
+    :param timezone: the DAG's zone, in which every instant becomes a date.
+    :param conf: the run's ``conf``.
+    :param logical_at: the logical date, absent in asset-triggered and some API runs.
+    :param interval_start_at: start of the data interval.
+    :param interval_end_at: its end, excluded; equal to the start for cron strings: then it is empty.
+    :param run_after_at: when the run was due. Never a business date.
+    :param partition_date: the run's partition as a date, an instant or ISO text.
+    :param partition_key: the run's partition key; read as a date only if it is one.
+    :param asset_extras: the ``extra`` of each asset event that triggered the run.
+    :raises BusinessDateError: an instant or the zone is not what it must be. A retry does not help.
+    """
+
+    dag_id: str
+    run_id: str
+    run_type: str
+    timezone: tzinfo
+    conf: Mapping[str, Any] = field(default_factory=dict)
+    logical_at: datetime | None = None
+    interval_start_at: datetime | None = None
+    interval_end_at: datetime | None = None
+    run_after_at: datetime | None = None
+    partition_date: date | datetime | str | None = None
+    partition_key: str | None = None
+    asset_extras: Sequence[Mapping[str, Any]] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.timezone, tzinfo):
+            raise BusinessDateError(
+                f"The time zone of {self} is {self.timezone!r}, not a tzinfo: no instant can become a date."
+            )
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(value, datetime) and value.utcoffset() is None:
+                raise BusinessDateError(
+                    f"{each.name} of {self} is {value.isoformat()}, without a time zone: it could be either "
+                    "of two dates. Give an aware instant."
+                )
+
+    def __str__(self) -> str:
+        return f"run {self.run_id!r} ({self.run_type}) of DAG {self.dag_id!r}"
+
+    def local_date(self, at: datetime) -> date:
+        """Return the date of an aware instant in the DAG's zone."""
+        return plain_date(at.astimezone(self.timezone))
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the data interval spans any time; a cron string gives one that starts where it ends."""
+        start, end = self.interval_start_at, self.interval_end_at
+        return start is not None and end is not None and start < end
+
+
+def plain_date(value: date) -> date:
+    """Return a ``datetime.date`` for it and for its subclasses (``datetime``, pendulum's ``Date``), so that
+    equal dates are equal, hash alike and print alike."""
+    return date(value.year, value.month, value.day)
+
+
+def days_from(day: date, days: int) -> date:
+    """Return the date that many days later, earlier if negative.
+
+    :raises BusinessDateError: there is no such date. A retry does not help.
+    """
+    try:
+        return day + timedelta(days=days)
+    except OverflowError:
+        raise BusinessDateError(f"There is no date {days:+d} days from {day}.") from None
+
+
+def parse_business_date(value: object, *, source: str) -> date:
+    """Read a business date strictly.
+
+    >>> parse_business_date("2025-03-31", source="conf")
+    datetime.date(2025, 3, 31)
+
+    :param value: a ``date``, or text of exactly the form ``YYYY-MM-DD``. A ``datetime`` is refused, because
+        its date depends on a time zone.
+    :param source: where the value came from, for the message.
+    :raises BusinessDateError: anything else. A retry does not help.
+    """
+    if isinstance(value, datetime):
+        raise BusinessDateError(
+            f"{source} is the instant {value.isoformat()}: which date that is depends on the time zone. Give "
+            "a date, as YYYY-MM-DD text or datetime.date."
+        )
+    if isinstance(value, date):
+        return plain_date(value)
+    if not isinstance(value, str):
+        raise BusinessDateError(
+            f"{source} is {value!r:.80}, of type {type(value).__name__}. Give a date as YYYY-MM-DD text or "
+            "datetime.date."
+        )
+    if value.strip() in ("", "None"):
+        raise BusinessDateError(
+            f"{source} is {value!r}: whatever should have filled it had no value. Asset-triggered and some "
+            "other runs have no ds and no logical date. Give a date as YYYY-MM-DD, or a rule that needs "
+            "neither."
+        )
+    if not _ISO.fullmatch(value):
+        unrendered = " The template was not rendered." if "{{" in value else ""
+        raise BusinessDateError(
+            f"{source} is {value!r:.80}, not a date of the form YYYY-MM-DD, such as 2025-03-31 (with leading "
+            f"zeros, without time or white space).{unrendered}"
+        )
+    try:
+        return date.fromisoformat(value)
+    except ValueError as impossible:
+        raise BusinessDateError(
+            f"{source} is {value!r}, a date that does not exist ({impossible})."
+        ) from None
+
+
+def own_date(facts: RunFacts) -> ResolvedDate | None:
+    """Return the run's own date in the DAG's zone: its partition, else the start of its data interval unless
+    that is empty, else its logical date. ``None`` if it has none of them.
+
+    :param facts: what the run offers.
+    :raises BusinessDateError: the partition cannot be read, or its key and its date name different days. A
+        retry does not help.
+    """
+    partition = _partition(facts)
+    if partition is not None:
+        return partition
+    if facts.has_interval and facts.interval_start_at is not None:
+        return _local(facts, facts.interval_start_at, DateSource.INTERVAL, "start of the data interval")
+    if facts.logical_at is not None:
+        return _local(facts, facts.logical_at, DateSource.LOGICAL, "logical date")
+    return None
+
+
+def _local(facts: RunFacts, at: datetime, source: DateSource, name: str) -> ResolvedDate:
+    try:
+        day = facts.local_date(at)
+    except OverflowError:
+        raise BusinessDateError(
+            f"The {name} of {facts}, {at.isoformat()}, has no date in its zone."
+        ) from None
+    return ResolvedDate(day, source, f"{name} {at.isoformat()} in {_zone(facts.timezone)}")
+
+
+def _partition(facts: RunFacts) -> ResolvedDate | None:
+    """Return the partition's date.
+
+    A key such as ``2025-03-31`` or ``2025-03-31T00:00:00`` is a label in the zone of the timetable. Where
+    that is not the DAG's zone, the date that comes with it can fall on the day before: then neither is
+    trusted.
+    """
+    label = _ISO_LABEL.fullmatch(facts.partition_key or "")
+    labelled = (
+        None if label is None else parse_business_date(label[1], source=f"The partition key of {facts}")
+    )
+    value = facts.partition_date
+    if value is None:
+        if labelled is None:
+            return None
+        return ResolvedDate(labelled, DateSource.PARTITION, f"partition key {facts.partition_key}")
+    if isinstance(value, datetime):
+        dated = _local(facts, value, DateSource.PARTITION, "partition date")
+    else:
+        day = parse_business_date(value, source=f"The partition date of {facts}")
+        dated = ResolvedDate(day, DateSource.PARTITION, f"partition date {day}")
+    if labelled is not None and labelled != dated.date:
+        raise BusinessDateError(
+            f"The partition key {facts.partition_key!r} of {facts} names {labelled}, but its {dated.detail} "
+            f"is {dated.date}. Give the DAG the time zone of its timetable, or set business_date= on the "
+            "operator."
+        )
+    return dated
+
+
+def _zone(zone: tzinfo) -> str:
+    """Name a zone as people write it."""
+    return str(getattr(zone, "key", None) or getattr(zone, "name", None) or zone)

@@ -1,0 +1,1 @@
+"""Running a callable under the ledger: claims, leases, effect windows, batches. No Airflow."""

@@ -1,0 +1,261 @@
+"""Sorting a chunk of documents: what is done is replayed, what may not run is reported, the rest is to be claimed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from airflow_guard.core.documents import Document
+from airflow_guard.core.errors import BlockedError, InProgressElsewhere
+from airflow_guard.core.fingerprints import changed_fields
+from airflow_guard.core.guard import CLAIMABLE, Asking, LedgerRow, Verdict, judge
+from airflow_guard.core.keys import NORMALISER_VERSION, NORMALISERS, KeySpace
+from airflow_guard.core.refusals import not_guarded, refusal, rejected_before
+from airflow_guard.core.report import Held, Outcome, Report
+from airflow_guard.core.results import decode_result, has_result
+from airflow_guard.core.states import State
+from airflow_guard.execution.doubt import DoubtSettler
+from airflow_guard.execution.spec import GuardSpec
+from airflow_guard.store.events import AuditEvent
+from airflow_guard.store.ledger import Ledger
+
+log = logging.getLogger(__name__)
+_ROUNDS = 3
+
+
+@dataclass(slots=True)
+class Claimable:
+    """Documents of a chunk that may be claimed.
+
+    :param new: the ledger does not know them.
+    :param known: failed, or the lease is over with nothing begun.
+    :param batches: known members of external batches, by batch id: repeated only together.
+    :param doubted: members of external batches in doubt, by batch id: verified together.
+    """
+
+    new: list[Document] = field(default_factory=list)
+    known: list[Document] = field(default_factory=list)
+    batches: list[tuple[Document, LedgerRow]] = field(default_factory=list)
+    doubted: list[tuple[Document, LedgerRow]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.new or self.known)
+
+
+class Classifier:
+    """Judges documents for one task try, and adds what needs no execution to the report.
+
+    :param asking: who asks, under which rules.
+    :param unguarded: why unknown keys must not run, ``None`` if they may.
+    :param resumed: whether the try goes on after a deferral: what it did before counts as executed.
+    """
+
+    def __init__(
+        self, ledger: Ledger, spec: GuardSpec, space: KeySpace, asking: Asking, report: Report,
+        settler: DoubtSettler, task_run_id: int, unguarded: str | None, *, resumed: bool,
+    ) -> None:  # fmt: skip
+        self._ledger = ledger
+        self._spec = spec
+        self._space = space
+        self._asking = asking
+        self._report = report
+        self._settler = settler
+        self._task_run_id = task_run_id
+        self._unguarded = unguarded
+        self._resumed = resumed
+        self._observe = spec.mode == "observe"
+        self._mine: dict[int, bool] = {}
+        self.observed: list[tuple[Document, LedgerRow | None]] = []
+        self.events: list[AuditEvent] = []
+
+    def classify(self, documents: Sequence[Document]) -> Claimable:
+        """Return what may be claimed; everything else is in the report (or in ``observed``)."""
+        self._use_older_keys(documents)
+        found = self._ledger.lookup(self._space.key_date, [document.key_hash for document in documents])
+        rows = {row.key_hash: row for row in found}
+        claimable, unclear = Claimable(), []
+        for document in documents:
+            row = rows.get(document.key_hash)
+            if row is None:
+                self._unknown(document, claimable)
+            elif not self._observe and self._simply_done(row, document):
+                self._done(document, row.result, row.task_run_id)
+            else:
+                unclear.append(document)
+        self.look_again(unclear, claimable)
+        return claimable
+
+    def look_again(self, documents: Sequence[Document], claimable: Claimable) -> None:
+        """Judge documents by all that the ledger knows about them."""
+        for _ in range(_ROUNDS):
+            if not documents:
+                return
+            rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
+            changed = [
+                document for document in documents if self._judge(document, rows.get(document.key_hash), claimable)
+            ]
+            documents = changed
+        for document in documents:
+            self._report.add_waiting(
+                Held(document.key_hash, document.name, "several attempts at once"), BlockedError("changing too often")
+            )
+
+    def not_won(self, documents: Sequence[Document], why: str) -> None:
+        """Report what a claim did not win: done meanwhile, or in progress elsewhere."""
+        rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
+        for document in documents:
+            row = rows.get(document.key_hash)
+            verdict = judge(row, self._asking, document.fingerprint).verdict
+            if row is not None and verdict not in CLAIMABLE:
+                self._judge(document, row, Claimable())
+            else:
+                holder = row.done_by if row is not None and row.state is State.IN_PROGRESS else why
+                self._wait(document, row, holder)
+
+    # -- verdicts -------------------------------------------------------------------------------------------
+
+    def _simply_done(self, row: Any, document: Document) -> bool:
+        return (
+            row.state == "completed"
+            and row.follow_up in ("none", "settled")
+            and row.deployment == self._asking.deployment
+            and changed_fields(row.fingerprint, document.fingerprint) is None
+            and self._same_work(row.first_task_run_id)
+        )
+
+    def _same_work(self, first_task_run_id: int | None) -> bool:
+        if not self._asking.compare_runs or first_task_run_id is None:
+            return True
+        if first_task_run_id not in self._mine:
+            first = self._ledger.identities([first_task_run_id]).get(first_task_run_id)
+            asking = self._asking.identity
+            self._mine[first_task_run_id] = first is None or not (
+                first.automatic and asking.automatic and (first.dag_id, first.run_id) != (asking.dag_id, asking.run_id)
+            )
+        return self._mine[first_task_run_id]
+
+    def _unknown(self, document: Document, claimable: Claimable) -> None:
+        if self._unguarded is None:
+            claimable.new.append(document)
+            return
+        error = not_guarded(self._space, document.name, self._unguarded)
+        self._block(document, None, error, Outcome.BLOCKED)
+
+    def _judge(self, document: Document, row: LedgerRow | None, claimable: Claimable) -> bool:
+        """Act on a verdict; return whether the row changed meanwhile and must be read again."""
+        judgement = judge(row, self._asking, document.fingerprint)
+        verdict = judgement.verdict
+        if row is None:
+            self._unknown(document, claimable)
+        elif verdict in CLAIMABLE:
+            repeated = row.batch_id is not None and not self._spec.database and self._spec.call_per == "batch"
+            if repeated:
+                claimable.batches.append((document, row))
+            else:
+                claimable.known.append(document)
+        elif verdict is Verdict.DOUBT:
+            return self._doubt(document, row, claimable)
+        elif verdict is Verdict.DONE and self._spec.on_duplicate != "fail" and not self._observe:
+            self._done(document, row.result, row.task_run_id)
+        elif verdict is Verdict.REJECTED and not self._observe:
+            self._report.add(Outcome.REJECTED, document.name, rejected_before(row))
+        elif verdict is Verdict.ELSEWHERE and not self._observe:
+            self._wait(document, row, row.done_by)
+        elif verdict is Verdict.REJECTED:
+            self._block(document, row, BlockedError(rejected_before(row)), Outcome.BLOCKED)
+        else:
+            error = refusal(judgement, row, self._space, document.name)
+            self._block(document, row, error, Outcome.BLOCKED)
+        return False
+
+    def _doubt(self, document: Document, row: LedgerRow, claimable: Claimable) -> bool:
+        if row.batch_id is not None and self._spec.call_per == "batch" and not self._observe:
+            claimable.doubted.append((document, row))
+            return False
+        if self._observe:
+            self._block(document, row, BlockedError(f"in doubt since {row.done_by}"), Outcome.IN_DOUBT)
+            return False
+        return self.settled([(document, row)], claimable.known)
+
+    def settled(self, members: Sequence[tuple[Document, LedgerRow]], free: list[Document]) -> bool:
+        """Settle doubt about one document or one batch; return whether its rows changed meanwhile.
+
+        :param free: takes the documents that may be claimed now.
+        """
+        documents = [document for document, _ in members]
+        rows = [row for _, row in members]
+        settled = self._settler.settle(self._space.key_date, documents, rows)
+        if settled.error is not None:
+            self._ledger.expire(self._space.key_date, rows, self._asking.identity.describe())
+            for document, row in members:
+                self._block(document, row, settled.error, Outcome.IN_DOUBT)
+        elif settled.verdict == "happened":
+            for document, row in members:
+                self._report.add(Outcome.REPLAYED, document.name, f"verify: attempt {row.attempt} had done it")
+        elif settled.verdict == "not_happened":
+            free.extend(documents)
+        return settled.verdict == "changed"
+
+    def _done(self, document: Document, result: str | None, task_run_id: int | None) -> None:
+        if self._spec.on_duplicate == "fail":
+            # Told in full: who did it and when is what the person needs.
+            rows = self._ledger.read(self._space.key_date, [document.key_hash])
+            row = rows[document.key_hash]
+            error = refusal(judge(row, self._asking, document.fingerprint), row, self._space, document.name)
+            self._block(document, row, error, Outcome.BLOCKED)
+            return
+        if self._report.single:
+            if has_result(result):
+                self._report.set_result(decode_result(result))
+            else:
+                log.warning("%s is done, but no result is stored; None is returned.", self._space.describe(document.name))
+        if self._resumed and task_run_id == self._task_run_id:
+            self._report.add(Outcome.EXECUTED, document.name, "earlier in this try")
+            return
+        people = self._ledger.identities([task_run_id] if task_run_id is not None else [])
+        who = people[task_run_id].describe() if task_run_id in people else "adoption (recorded by a person)"
+        outcome = Outcome.SKIPPED if self._spec.on_duplicate == "skip" else Outcome.REPLAYED
+        self._report.add(outcome, document.name, f"done before by {who}")
+
+    def _wait(self, document: Document, row: LedgerRow | None, holder: str) -> None:
+        error = InProgressElsewhere(
+            f"{self._space.describe(document.name)} is in progress elsewhere: {holder}. Nothing was executed here; "
+            "another try finds its result."
+        )
+        self._report.add_waiting(Held(document.key_hash, document.name, holder), error)
+        if not self._resumed:
+            self._event("blocked", document, row, str(error))
+
+    def _block(self, document: Document, row: LedgerRow | None, error: BaseException, outcome: Outcome) -> None:
+        if self._observe:
+            log.warning("observe: would have blocked %s", error)
+            self._event("would_block", document, row, str(error))
+            self.observed.append((document, row))
+            return
+        because = f"{type(error).__name__}, {row.done_by}" if row is not None else type(error).__name__
+        self._report.add_error(outcome, document.name, error, because)
+        self._event("blocked", document, row, str(error))
+
+    def _event(self, kind: str, document: Document, row: LedgerRow | None, why: str) -> None:
+        self.events.append(
+            AuditEvent(
+                kind, self._space.describe(document.name), self._asking.identity.describe(), why, self._space.key_date,
+                document.key_hash, row.attempt if row else None, row.owner_token if row else None, self._task_run_id,
+                row.state if row else None, row.state if row else None,
+            )
+        )  # fmt: skip
+
+    def _use_older_keys(self, documents: Sequence[Document]) -> None:
+        """Let documents whose key an older normaliser made keep that key."""
+        for version in sorted(NORMALISERS):
+            if version == NORMALISER_VERSION:
+                continue
+            hasher = self._space.hasher(version)
+            older = {}
+            for document in documents:
+                if document.name is not None:
+                    older[hasher.key_hash(hasher.normalise(document.identity))] = document
+            for row in self._ledger.lookup(self._space.key_date, list(older)):
+                older[row.key_hash].key_hash = row.key_hash

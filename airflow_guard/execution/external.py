@@ -1,0 +1,214 @@
+"""Executing an effect outside the ledger's database."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from airflow_guard.core.commands import resolve_command
+from airflow_guard.core.errors import (
+    ConfigurationError,
+    FollowUpFailed,
+    InDoubt,
+    LedgerError,
+    NotExecuted,
+    OwnershipLost,
+    Rejected,
+    ResultError,
+)
+from airflow_guard.core.report import Outcome
+from airflow_guard.core.results import encode_result
+from airflow_guard.core.states import FollowUp
+from airflow_guard.execution.lease import LeaseKeeper
+from airflow_guard.execution.spec import Callee, GuardSpec
+from airflow_guard.execution.units import Unit, UnitResult
+from airflow_guard.execution.window import EffectWindow, Reached
+from airflow_guard.execution.writer import PATIENCE_S, GroupWriter
+from airflow_guard.store.ledger import Ledger
+
+log = logging.getLogger(__name__)
+
+
+class ExternalEffect:
+    """Runs units whose effect is outside.
+
+    :param callee: the user's callable.
+    :param keeper: the lease that must live when an effect begins.
+    """
+
+    def __init__(
+        self, ledger: Ledger, spec: GuardSpec, callee: Callee, writer: GroupWriter, keeper: LeaseKeeper
+    ) -> None:
+        self._ledger = ledger
+        self._spec = spec
+        self._callee = callee
+        self._writer = writer
+        self._keeper = keeper
+        self._safe = tuple(spec.external.safe_errors)
+        self._narrowed = "effect" in callee.names
+
+    def run(self, unit: Unit) -> UnitResult:
+        """Execute a unit; every ending is written to the ledger before this returns, or is pending."""
+        if self._narrowed:
+            return self._run_narrowed(unit)
+        entered = False
+        try:
+            self._begin(unit)
+            entered = True
+            value = self._callee.call(unit.values(unit.space.business_date))
+        except BaseException as error:  # AirflowTaskTimeout and SystemExit count too
+            return self._failed(unit, error, entered)
+        return self._done(unit, value)
+
+    def _begin(self, unit: Unit) -> None:
+        self._keeper.ensure()
+        if unit.batch_id is None:
+            self._writer.begin(unit.own, unit.hashes[0])
+        else:
+            self._ledger.begin_together(unit.own, unit.hashes, unit.batch_id)
+
+    def _done(self, unit: Unit, value: Any) -> UnitResult:
+        text, problem = self._encode(value)
+        why = str(problem) if problem else None
+        if unit.batch_id is None:
+            pending = self._writer.complete(unit.own, unit.hashes[0], text, why=why)
+            return UnitResult(unit, Outcome.EXECUTED, problem, text, pending)
+        return self._recorded(
+            unit,
+            lambda: not self._ledger.complete(unit.own, unit.hashes, text, why=why, patience_s=PATIENCE_S),
+            UnitResult(unit, Outcome.EXECUTED, problem, text),
+        )
+
+    def _encode(self, value: Any) -> tuple[str | None, ResultError | None]:
+        try:
+            return encode_result(value, self._spec.result_max_bytes), None
+        except ResultError as error:
+            return None, error
+
+    def _recorded(self, unit: Unit, write: Callable[[], bool], result: UnitResult) -> UnitResult:
+        """Write an ending; if that fails, the unit counts as in doubt, which the row shows once its lease ends."""
+        try:
+            if write():
+                return result
+            error: Exception = not_ours(unit)
+        except LedgerError as problem:
+            error = unrecorded(unit, problem)
+            return UnitResult(unit, Outcome.IN_DOUBT, error, fatal=result.fatal)
+        return UnitResult(unit, Outcome.FAILED, error, fatal=result.fatal)
+
+    def _failed(self, unit: Unit, error: BaseException, entered: bool) -> UnitResult:
+        fatal = None if isinstance(error, Exception) else error
+        if isinstance(error, Rejected):
+            return self._recorded(
+                unit,
+                lambda: not self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=PATIENCE_S),
+                UnitResult(unit, Outcome.REJECTED, error, fatal=fatal),
+            )
+        if not entered and isinstance(error, OwnershipLost):
+            return UnitResult(unit, Outcome.FAILED, error)
+        # A batch is one effect for many documents: once inside, one refused connection proves nothing for all.
+        safe = isinstance(error, NotExecuted) or (unit.batch_id is None and isinstance(error, self._safe))
+        why = f"{type(error).__name__}: {error}"
+        if not entered or safe:
+            return self._recorded(
+                unit,
+                lambda: not self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S),
+                UnitResult(unit, Outcome.FAILED, error, fatal=fatal),
+            )
+        return self._recorded(
+            unit,
+            lambda: not self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S),
+            UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal),
+        )
+
+    # -- callables that take ``effect`` ---------------------------------------------------------------------
+
+    def _run_narrowed(self, unit: Unit) -> UnitResult:
+        window = EffectWindow(
+            lambda: self._begin(unit), lambda: self._window_done(unit), () if unit.batch_id else self._safe
+        )
+        try:
+            value = self._callee.call({**unit.values(unit.space.business_date), "effect": window})
+        except BaseException as error:
+            if window.reached is Reached.DONE:
+                return self._follow_up_failed(unit, error)
+            inside = window.reached is Reached.INSIDE
+            if not inside and not isinstance(error, Rejected):
+                return self._not_reached(unit, error)
+            return self._failed(unit, error, entered=inside)
+        if window.reached is Reached.INSIDE:
+            return self._failed(unit, ConfigurationError("the effect window was never left"), entered=True)
+        if window.reached is not Reached.DONE:
+            return self._not_reached(unit, ConfigurationError(_NEVER_ENTERED))
+        return self._follow_up_done(unit, value)
+
+    def _not_reached(self, unit: Unit, error: BaseException) -> UnitResult:
+        return self._failed(unit, error, entered=False)
+
+    def _window_done(self, unit: Unit) -> None:
+        if unit.batch_id is None:
+            ours = self._writer.complete(unit.own, unit.hashes[0], None, follow_up=FollowUp.PENDING).result()
+        else:
+            ours = not self._ledger.complete(
+                unit.own, unit.hashes, None, follow_up=FollowUp.PENDING, patience_s=PATIENCE_S
+            )
+        if not ours:
+            raise not_ours(unit)
+
+    def _follow_up_done(self, unit: Unit, value: Any) -> UnitResult:
+        text, problem = self._encode(value)
+        why = str(problem) if problem else None
+        try:
+            self._ledger.end_follow_up(unit.own, unit.hashes, outcome=text, failed=False, why=why, patience_s=PATIENCE_S)
+        except LedgerError as error:
+            return UnitResult(unit, Outcome.FAILED, unrecorded(unit, error))
+        return UnitResult(unit, Outcome.EXECUTED, problem, text)
+
+    def _follow_up_failed(self, unit: Unit, error: BaseException) -> UnitResult:
+        why = f"{type(error).__name__}: {error}"
+        try:
+            self._ledger.end_follow_up(unit.own, unit.hashes, outcome=None, failed=True, why=why, patience_s=PATIENCE_S)
+        except LedgerError:
+            log.exception("The failed follow-up could not be recorded; it shows as pending")
+        failure = FollowUpFailed(
+            f"{unit.space.describe(unit.name)}: the effect is done, what follows it failed: {why}. It is not executed "
+            f"again. Finish the follow-up by hand, then: {resolve_command(unit.hashes[0], decision='followed_up')}"
+        )
+        failure.__cause__ = error
+        return UnitResult(unit, Outcome.BLOCKED, failure, fatal=None if isinstance(error, Exception) else error)
+
+
+_NEVER_ENTERED = (
+    'the callable takes "effect" and returned without "with effect:": nothing was executed. Enter the window around '
+    'the call, raise Rejected or NotExecuted, or do not take "effect".'
+)
+
+
+def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
+    """Return the error for a unit whose effect may or may not have happened."""
+    failure = InDoubt(
+        f"{unit.space.describe(unit.name)} is in doubt: {type(error).__name__}: {error}. The effect may or may not "
+        f"have happened, and is not repeated. Ask the receiver, then: {resolve_command(unit.hashes[0])}"
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def not_ours(unit: Unit) -> OwnershipLost:
+    """Return the error for an effect that happened while its key went to another attempt."""
+    return OwnershipLost(
+        f"{unit.space.describe(unit.name)}: executed, but the key is no longer this attempt's: a person or verify had "
+        f"said that it did not happen. It may have happened twice; compare with the receiver. See: airflow-guard show "
+        f"--key {unit.hashes[0]}"
+    )
+
+
+def unrecorded(unit: Unit, problem: LedgerError) -> InDoubt:
+    """Return the error for an ending that could not be written."""
+    failure = InDoubt(
+        f"{unit.space.describe(unit.name)}: how it ended could not be written to the ledger ({problem}). The row shows "
+        "it as in doubt once its lease is over."
+    )
+    failure.__cause__ = problem
+    return failure

@@ -1,0 +1,84 @@
+"""Executing an effect in the ledger's database: business rows and completion in one transaction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_guard.core.errors import LedgerBusy, LedgerError, OwnershipLost, Rejected, UnknownCommit
+from airflow_guard.core.report import Outcome
+from airflow_guard.core.results import encode_result
+from airflow_guard.execution.external import in_doubt, unrecorded
+from airflow_guard.execution.lease import LeaseKeeper
+from airflow_guard.execution.spec import Callee, GuardSpec
+from airflow_guard.execution.units import Unit, UnitResult
+from airflow_guard.execution.writer import PATIENCE_S
+from airflow_guard.store.business_transaction import BusinessTransaction, Ending
+from airflow_guard.store.ledger import Ledger
+
+
+class DatabaseEffect:
+    """Runs units whose effect is business rows."""
+
+    def __init__(self, ledger: Ledger, spec: GuardSpec, callee: Callee, keeper: LeaseKeeper) -> None:
+        self._ledger = ledger
+        self._spec = spec
+        self._callee = callee
+        self._keeper = keeper
+
+    def run(self, unit: Unit) -> UnitResult:
+        """Execute a unit in one transaction."""
+        transaction = BusinessTransaction(self._ledger, unit.own, unit.hashes)
+        text: str | None = None
+        try:
+            self._keeper.ensure()
+            with transaction as connection:
+                values: dict[str, Any] = {**unit.values(unit.space.business_date), "connection": connection}
+                text = encode_result(self._callee.call(values), self._spec.result_max_bytes)
+                transaction.complete(text)
+        except UnknownCommit as error:
+            return self._unknown(unit, transaction, text, error)
+        except OwnershipLost as error:
+            return UnitResult(unit, Outcome.FAILED, error)
+        except BaseException as error:  # AirflowTaskTimeout and SystemExit roll back like any other
+            return self._rolled_back(unit, transaction, error)
+        return UnitResult(unit, Outcome.EXECUTED, text=text)
+
+    def _unknown(
+        self, unit: Unit, transaction: BusinessTransaction, text: str | None, error: UnknownCommit
+    ) -> UnitResult:
+        try:
+            ending = transaction.ending()
+        except UnknownCommit as still_unknown:
+            return UnitResult(unit, Outcome.FAILED, still_unknown)
+        if ending is Ending.COMMITTED:
+            return UnitResult(unit, Outcome.EXECUTED, text=text)
+        return self._rolled_back(unit, transaction, error)
+
+    def _rolled_back(self, unit: Unit, transaction: BusinessTransaction, error: BaseException) -> UnitResult:
+        fatal = None if isinstance(error, Exception) else error
+        why = f"{type(error).__name__}: {error}"
+        try:
+            if isinstance(error, Rejected):
+                outcome = Outcome.REJECTED
+                lost = self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=PATIENCE_S)
+            else:
+                outcome = Outcome.FAILED
+                lost = self._ledger.fail(unit.own, unit.hashes, why, begun=False, patience_s=PATIENCE_S)
+            if lost and transaction.ending() is Ending.SELF_COMMITTED:
+                self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S)
+                return UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
+        except LedgerError as problem:
+            # Nothing was committed: the row stays claimed and is taken over once the lease ends.
+            return UnitResult(unit, Outcome.FAILED, _busy(unit, error, problem), fatal=fatal)
+        return UnitResult(unit, outcome, error, fatal=fatal)
+
+
+def _busy(unit: Unit, error: BaseException, problem: LedgerError) -> Exception:
+    if isinstance(problem, UnknownCommit):
+        return unrecorded(unit, problem)
+    failure = LedgerBusy(
+        f"{unit.space.describe(unit.name)}: rolled back ({type(error).__name__}: {error}); that could not be written to "
+        f"the ledger ({problem}), so the next attempt waits for the lease to end."
+    )
+    failure.__cause__ = error
+    return failure

@@ -1,0 +1,74 @@
+"""Keeping a lease while a task works."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from datetime import timedelta
+from types import TracebackType
+
+from airflow_guard.core.errors import LedgerError
+from airflow_guard.store.task_runs import TaskRuns
+
+log = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """Renews the lease of a task try in the background, at a third of its length, for at most ``max_hold``.
+
+    Only the database's clock decides when a lease is over; this process's monotonic clock decides when to ask for
+    more, which does no harm if it is wrong.
+
+    :param runs: where leases are.
+    :param task_run_id: whose lease.
+    """
+
+    def __init__(self, runs: TaskRuns, task_run_id: int, lease: timedelta, max_hold: timedelta) -> None:
+        self._runs = runs
+        self._task_run_id = task_run_id
+        self._lease_s = lease.total_seconds()
+        self._max_hold_s = max_hold.total_seconds()
+        self._stop = threading.Event()
+        self._started = self._renewed = time.monotonic()
+        self._thread = threading.Thread(target=self._keep, name="airflow-guard-lease", daemon=True)
+
+    def __enter__(self) -> LeaseKeeper:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        self._thread.join(timeout=5)
+
+    @property
+    def held_too_long(self) -> bool:
+        """Whether ``max_hold`` is over: nothing new may begin."""
+        return time.monotonic() - self._started > self._max_hold_s
+
+    def ensure(self) -> None:
+        """Renew now if the last renewal is older than a lease (the process was stopped, or the ledger was down).
+
+        :raises LedgerUnavailable: the lease cannot be renewed: begin nothing (retryable).
+        """
+        if time.monotonic() - self._renewed > self._lease_s * 0.8:
+            self._renew()
+
+    def _keep(self) -> None:
+        while not self._stop.wait(self._lease_s / 3):
+            if self.held_too_long:
+                log.warning("The lease was held for max_hold and is not renewed any more; nothing new begins.")
+                return
+            try:
+                self._renew()
+            except LedgerError as error:
+                log.warning("The lease could not be renewed, trying again: %s", error)
+            except Exception:
+                log.exception("The lease could not be renewed, trying again")
+
+    def _renew(self) -> None:
+        asked = time.monotonic()
+        self._runs.renew(self._task_run_id, self._lease_s, create=True)
+        self._renewed = asked

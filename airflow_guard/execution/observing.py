@@ -1,0 +1,66 @@
+"""Observe mode: the callable is always called; what would have been blocked is recorded, not held back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from airflow_guard.core.documents import Document
+from airflow_guard.core.guard import LedgerRow
+from airflow_guard.core.keys import KeySpace, batch_id_of
+from airflow_guard.core.report import Outcome, Report
+from airflow_guard.execution.spec import Callee, GuardSpec
+from airflow_guard.store.ledger import Ledger
+
+
+class Observer:
+    """Calls the callable for documents that enforce mode would have held back.
+
+    The ledger's rows of these keys stay as they are: what is recorded is that the task would have been blocked.
+    """
+
+    def __init__(self, ledger: Ledger, spec: GuardSpec, space: KeySpace, callee: Callee, report: Report) -> None:
+        self._ledger = ledger
+        self._spec = spec
+        self._space = space
+        self._callee = callee
+        self._report = report
+
+    def run(self, observed: Sequence[tuple[Document, LedgerRow | None]]) -> None:
+        """Call the callable for each document, or for each batch."""
+        size = self._spec.batch_size if self._spec.call_per == "batch" else 1
+        for start in range(0, len(observed), size):
+            self._call(observed[start : start + size])
+
+    def _call(self, members: Sequence[tuple[Document, LedgerRow | None]]) -> None:
+        try:
+            value = self._invoke(self._values(members))
+        except Exception as error:
+            for document, _ in members:
+                self._report.add_error(Outcome.FAILED, document.name, error)
+            return
+        if self._report.single:
+            self._report.set_result(value)
+        for document, _ in members:
+            self._report.add(Outcome.OBSERVED, document.name, "would have been blocked")
+
+    def _invoke(self, values: dict[str, Any]) -> Any:
+        if not self._spec.database:
+            return self._callee.call({**values, "effect": contextlib.nullcontext()})
+        with self._ledger.database.business_engine.begin() as connection:
+            return self._callee.call({**values, "connection": connection})
+
+    def _values(self, members: Sequence[tuple[Document, LedgerRow | None]]) -> dict[str, Any]:
+        document, row = members[0]
+        key = row.idempotency_key if row else document.idempotency_key
+        common: Mapping[str, Any] = {
+            "business_date": self._space.business_date,
+            "attempt": row.attempt if row else 1,
+            "generation": row.generation if row else 1,
+        }
+        if self._spec.call_per == "document":
+            return {**common, "document": document.name, "payload": document.payload, "idempotency_key": key}
+        batch_id = batch_id_of(each.idempotency_key for each, _ in members)
+        documents = [each.payload for each, _ in members]
+        return {**common, "documents": documents, "batch_id": batch_id, "idempotency_key": batch_id}

@@ -1,0 +1,309 @@
+"""One guarded task try: read the documents, judge, claim, execute, report."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any
+
+from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
+from airflow_guard.core.errors import DocumentError, KeyDrift, LedgerBusy, LedgerError, Stopped
+from airflow_guard.core.guard import Asking
+from airflow_guard.core.keys import batch_id_of
+from airflow_guard.core.report import Outcome, Report
+from airflow_guard.execution.batches import BatchGatherer
+from airflow_guard.execution.classify import Claimable, Classifier
+from airflow_guard.execution.doubt import DoubtSettler
+from airflow_guard.execution.external import ExternalEffect
+from airflow_guard.execution.in_database import DatabaseEffect
+from airflow_guard.execution.lease import LeaseKeeper
+from airflow_guard.execution.observing import Observer
+from airflow_guard.execution.preflight import unguarded_reason
+from airflow_guard.execution.shape import DriftCheck
+from airflow_guard.execution.spec import CLAIM_CHUNK, Callee, GuardSpec
+from airflow_guard.execution.units import Unit
+from airflow_guard.execution.workers import StopFlag, Workers
+from airflow_guard.execution.writer import GroupWriter
+from airflow_guard.store.ledger import Claimed, Ledger, Ownership
+from airflow_guard.store.task_runs import TaskTry
+
+log = logging.getLogger(__name__)
+MAX_EVENTS = 1000
+"""Blocked keys of one try that get an event each; all are counted in guard_task_run."""
+
+Listing = Callable[[], Iterable[Any]]
+
+
+class GuardedTask:
+    """Executes one task try under the ledger.
+
+    :param ledger: migrated.
+    :param spec: the rules.
+    :param task_try: who asks, with the resolved business date in its key space.
+    :param callee: the user's callable.
+    :param verify: ``External.verify``, where given.
+    :param dag_task_ids: the tasks that the DAG has now, for the key-drift check.
+    :param resumed: the task try's id from before a deferral.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        spec: GuardSpec,
+        task_try: TaskTry,
+        callee: Callee,
+        *,
+        verify: Callee | None = None,
+        dag_task_ids: Collection[str] = (),
+        resumed: int | None = None,
+    ) -> None:
+        callee.check(spec)
+        self._ledger = ledger
+        self._spec = spec
+        self._try = task_try
+        self._callee = callee
+        self._verify = verify
+        self._dag_task_ids = dag_task_ids
+        self._resumed = resumed
+        self._stop = StopFlag()
+        self.task_run_id: int | None = resumed
+
+    def stop(self, reason: str = "the task was asked to stop") -> None:
+        """Let what has begun finish and begin nothing else. Safe to call from a signal handler."""
+        self._stop.set(reason)
+
+    def run(self, documents: Listing | None = None, *, one: Any = None) -> Report:
+        """Execute what the ledger allows and return what became of each document.
+
+        :param documents: gives a fresh iterable of strings or mappings; ``None``: one document, or the whole run.
+        :param one: the single document; ``None``: the run as a whole.
+        :raises LedgerUnavailable: nothing was started (retryable).
+        :raises KeyDrift: the documents were done under another key (not retryable).
+        :raises BaseException: a timeout or exit from the callable, after everything was recorded.
+        """
+        single = documents is None
+        report = Report(single=single)
+        observe = self._spec.mode == "observe"
+        ledger, space, identity = self._ledger, self._try.space, self._try.identity
+        unguarded = None if self._resumed else unguarded_reason(ledger.runs, self._spec, space, identity)
+        if unguarded and observe:
+            log.warning("observe: would have blocked unknown keys: %s", unguarded)
+            unguarded = None
+        self.task_run_id = ledger.runs.open(self._try, self._spec.lease.total_seconds(), self._resumed)
+        outcome = "failed"
+        try:
+            drift = DriftCheck(
+                ledger, space, identity, self._try.key_shape,
+                dag_task_ids=self._dag_task_ids, retired_operations=self._spec.retired_operations,
+            )  # fmt: skip
+            self._work(report, unguarded, drift, documents, one)
+            failed = report.failures or report.stopped or report.problem
+            outcome = "failed" if failed else "success"
+        finally:
+            self._close(report, outcome)
+        return report
+
+    def _work(
+        self, report: Report, unguarded: str | None, drift: DriftCheck, documents: Listing | None, one: Any
+    ) -> None:
+        spec, ledger, space = self._spec, self._ledger, self._try.space
+        assert self.task_run_id is not None
+        keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold)
+        with keeper, GroupWriter(ledger) as writer:
+            effect = (
+                DatabaseEffect(ledger, spec, self._callee, keeper)
+                if spec.database
+                else ExternalEffect(ledger, spec, self._callee, writer, keeper)
+            )
+            threads = 1 if spec.database and ledger.database.dialect == "sqlite" else spec.max_workers
+            workers = Workers(
+                ledger, effect, report, self._stop, threads, stop_on_failure=spec.stop_on_failure
+            )
+            settler = DoubtSettler(ledger, spec, space, self._verify)
+            asking = Asking(
+                self._try.identity, space.deployment,
+                compare_runs=spec.once_per == "date" and spec.on_other_run == "fail",
+            )  # fmt: skip
+            classifier = Classifier(
+                ledger, spec, space, asking, report, settler, self.task_run_id, unguarded,
+                resumed=self._resumed is not None,
+            )  # fmt: skip
+            observer = Observer(ledger, spec, space, self._callee, report)
+            session = _Session(self._ledger, spec, self._try, report, classifier, workers, drift, observer,
+                               keeper, self._stop, self.task_run_id)  # fmt: skip
+            session.run(documents, one)
+
+    def _close(self, report: Report, outcome: str) -> None:
+        for line in report.log_lines():
+            log.info("%s: %s", self._try.space.operation, line)
+        error = str(report.errors[0][1]) if report.errors else None
+        try:
+            self._ledger.runs.close(self.task_run_id or 0, outcome, report.task_run_counts(), error)
+        except LedgerError as problem:
+            # The lease ends by itself; the counts of this try are missing, which changes nothing that is decided.
+            log.warning("The end of this try could not be recorded: %s", problem)
+
+
+class _Session:
+    """The loop over chunks, with what it needs at hand."""
+
+    def __init__(
+        self, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, classifier: Classifier,
+        workers: Workers, drift: DriftCheck, observer: Observer, keeper: LeaseKeeper, stop: StopFlag,
+        task_run_id: int,
+    ) -> None:  # fmt: skip
+        self._ledger = ledger
+        self._spec = spec
+        self._space = task_try.space
+        self._actor = task_try.identity.describe()
+        self._report = report
+        self._classifier = classifier
+        self._workers = workers
+        self._drift = drift
+        self._observer = observer
+        self._keeper = keeper
+        self._stop = stop
+        self._task_run_id = task_run_id
+        self._gatherer = BatchGatherer(ledger, self._space)
+        self._events_written = 0
+
+    def run(self, documents: Listing | None, one: Any) -> None:
+        """Work through the listing, then through the batches that had to be gathered from all of it."""
+        reader = DocumentReader(self._space.hasher(), self._spec.document_key, self._spec.fingerprint_fields)
+        if documents is None:
+            document = reader.whole_run() if one is None else reader.read_one(one)
+            self._chunk([document])
+        else:
+            size = max(self._spec.batch_size, 1) if self._spec.call_per == "batch" else CLAIM_CHUNK
+            for chunk in reader.chunks(documents(), size, self._refuse):
+                self._chunk(chunk)
+                if self._must_stop():
+                    break
+        if not self._must_stop():
+            self._gathered()
+        self._write_events()
+        if self._stop:
+            self._report.stopped = Stopped(f"{self._space.describe(None)}: stopped early: {self._stop.reason}")
+        self._report.problem = self._workers.result_error
+
+    def _must_stop(self) -> bool:
+        if self._keeper.held_too_long:
+            self._stop.set("max_hold is over")
+        return bool(self._stop)
+
+    def _refuse(self, item: Any, error: DocumentError) -> None:
+        self._report.add_error(Outcome.FAILED, f"{item!r:.80}", error)
+
+    def _chunk(self, chunk: list[Document]) -> None:
+        split = without_repetitions(chunk)
+        for document, error in split.conflicting:
+            self._report.add_error(Outcome.FAILED, document.name, error)
+        self._check_drift(split.unique)
+        claimable = self._classifier.classify(split.unique)
+        self._gatherer.add(claimable)
+        outcomes = self._claim_and_run(claimable.new, claimable.known)
+        for document in split.repeated:
+            outcome = outcomes.get(document.key_hash, Outcome.REPLAYED)
+            again = Outcome.REPLAYED if outcome is Outcome.EXECUTED else outcome
+            self._report.add(again, document.name, "listed more than once in this task")
+        self._observer.run(self._classifier.observed)
+        self._classifier.observed.clear()
+        self._write_events()
+
+    def _check_drift(self, documents: Sequence[Document]) -> None:
+        try:
+            self._drift.check(documents)
+        except KeyDrift as error:
+            if self._spec.mode == "enforce":
+                raise
+            log.warning("observe: would have blocked %s", error)
+
+    # -- claims ---------------------------------------------------------------------------------------------
+
+    def _claim_and_run(self, new: Sequence[Document], known: Sequence[Document]) -> dict[str, Outcome]:
+        if not (new or known) or self._must_stop():
+            for document in (*new, *known):
+                self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
+            return {}
+        own, won = self._claim(new, known)
+        if not won:
+            return {}
+        documents = [document for document in (*new, *known) if document.key_hash in won]
+        return self._workers.run(self._units(own, documents, won))
+
+    def _claim(self, new: Sequence[Document], known: Sequence[Document]) -> tuple[Ownership, dict[str, Claimed]]:
+        own = Ownership.new(self._space.key_date, self._task_run_id, self._actor)
+        everything = [*new, *known]
+        try:
+            won = self._ledger.claim(own, self._space, new, known)
+        except LedgerBusy as error:
+            self._not_won(everything, str(error))
+            return own, {}
+        lost = [document for document in everything if document.key_hash not in won]
+        if lost:
+            self._not_won(lost, "another attempt is just claiming it")
+        return own, won
+
+    def _not_won(self, documents: Sequence[Document], why: str) -> None:
+        if self._spec.mode == "observe":
+            self._classifier.observed.extend((document, None) for document in documents)
+        else:
+            self._classifier.not_won(documents, why)
+
+    def _units(self, own: Ownership, documents: Sequence[Document], won: dict[str, Claimed]) -> list[Unit]:
+        if self._spec.call_per == "document":
+            return [Unit([document], [won[document.key_hash]], own, self._space) for document in documents]
+        size, units = self._spec.batch_size, []
+        for start in range(0, len(documents), size):
+            members = documents[start : start + size]
+            claims = [won[document.key_hash] for document in members]
+            batch_id = batch_id_of(claim.idempotency_key for claim in claims)
+            units.append(Unit(members, claims, own, self._space, batch_id))
+        return units
+
+    # -- batches that must stay what they were --------------------------------------------------------------
+
+    def _gathered(self) -> None:
+        """Verify and repeat external batches whose members the whole listing has given."""
+        for members in self._gatherer.doubted():
+            free: list[Document] = []
+            if self._classifier.settled(members, free):
+                again = Claimable()
+                self._classifier.look_again([document for document, _ in members], again)
+                self._gatherer.add(again)
+            elif free:
+                self._gatherer.add_members(members[0][1].batch_id or "", free)
+        for batch_id, documents, missing in self._gatherer.to_repeat():
+            if missing:
+                self._incomplete(batch_id, documents, missing)
+            elif not self._must_stop():
+                self._repeat(batch_id, documents)
+
+    def _repeat(self, batch_id: str, documents: Sequence[Document]) -> None:
+        own, won = self._claim([], documents)
+        if len(won) != len(documents):
+            if won:
+                why = "released: another attempt has a part of the batch"
+                self._ledger.fail(own, list(won), why, begun=False)
+                for document in documents:
+                    if document.key_hash in won:
+                        self._report.add(Outcome.RELEASED, document.name, why)
+            return
+        claims = [won[document.key_hash] for document in documents]
+        self._workers.run([Unit(documents, claims, own, self._space, batch_id)])
+
+    def _incomplete(self, batch_id: str, documents: Sequence[Document], missing: Sequence[str | None]) -> None:
+        error = DocumentError(
+            f"{self._space.describe(None)}: batch {batch_id} must be repeated as it was, and {len(missing)} of its "
+            f"documents are not listed any more ({', '.join(str(name) for name in missing[:5])}). List them again, or "
+            "settle the batch with airflow-guard resolve."
+        )
+        for document in documents:
+            self._report.add_error(Outcome.BLOCKED, document.name, error)
+
+    def _write_events(self) -> None:
+        events = self._classifier.events[: max(0, MAX_EVENTS - self._events_written)]
+        self._classifier.events.clear()
+        if events:
+            self._ledger.write(lambda connection: self._ledger.events.write(connection, *events))
+            self._events_written += len(events)

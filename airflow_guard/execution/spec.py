@@ -1,0 +1,150 @@
+"""What an operator asks for, checked once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from typing import Any
+
+from airflow_guard.core.effects import Database, External, SideEffect
+from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.results import MAX_RESULT_BYTES
+
+CLAIM_CHUNK = 500
+"""Keys per lookup and claim: large enough that round trips do not count, small enough for a short transaction."""
+
+INJECTED = (
+    "document", "payload", "documents", "batch_id", "business_date", "idempotency_key", "attempt", "generation",
+    "connection", "effect",
+)  # fmt: skip
+"""Names that a callable may take besides the Airflow context."""
+
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "once_per": ("date", "document"),
+    "call_per": ("document", "batch"),
+    "on_duplicate": ("replay", "skip", "fail"),
+    "on_concurrent": ("wait", "fail"),
+    "on_other_run": ("fail", "replay"),
+    "mode": ("enforce", "observe"),
+}
+
+
+@dataclass(frozen=True)
+class GuardSpec:
+    """The rules of one guarded task. Field meanings and defaults are the operator's parameters.
+
+    :raises ConfigurationError: a value or combination that cannot work.
+    """
+
+    side_effect: SideEffect = field(default_factory=External)
+    once_per: str = "date"
+    call_per: str = "document"
+    batch_size: int = CLAIM_CHUNK
+    document_key: str | None = None
+    fingerprint_fields: tuple[str, ...] | None = None
+    on_duplicate: str = "replay"
+    on_concurrent: str = "wait"
+    on_other_run: str = "fail"
+    stop_on_failure: bool = False
+    max_rejected: int = 0
+    max_workers: int = 1
+    mode: str = "enforce"
+    guarded_from: date | None = None
+    retired_operations: tuple[str, ...] = ()
+    lease: timedelta = timedelta(seconds=60)
+    max_hold: timedelta = timedelta(hours=24)
+    result_max_bytes: int = MAX_RESULT_BYTES
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ConfigurationError(
+                    f"{name}={value!r}: use {' or '.join(repr(choice) for choice in allowed)}. If no operator of "
+                    "yours sets this, look at the DAG's default_args."
+                )
+        for name in ("batch_size", "max_workers"):
+            _check_integer(name, getattr(self, name), 1)
+        _check_integer("max_rejected", self.max_rejected, 0)
+        if self.lease < timedelta(seconds=3):
+            raise ConfigurationError(f"lease={self.lease}: at least 3 seconds, it is renewed at a third of its length.")
+        if self.max_hold < self.lease:
+            raise ConfigurationError(f"max_hold={self.max_hold} is shorter than lease={self.lease}.")
+
+    @property
+    def database(self) -> bool:
+        """Whether business rows are written in the ledger's database."""
+        return isinstance(self.side_effect, Database)
+
+    @property
+    def external(self) -> External:
+        """The external effect.
+
+        :raises TypeError: it is a database effect.
+        """
+        if not isinstance(self.side_effect, External):
+            raise TypeError("the side effect is in the database")
+        return self.side_effect
+
+
+@dataclass(frozen=True)
+class Callee:
+    """The user's callable as the execution sees it.
+
+    :param call: called with the injected values by name; picks what the signature names.
+    :param names: parameter names that the signature spells out.
+    :param any_name: whether it takes ``**kwargs``.
+    """
+
+    call: Callable[[Mapping[str, Any]], Any]
+    names: frozenset[str]
+    any_name: bool = False
+
+    @staticmethod
+    def of(function: Callable[..., Any]) -> Callee:
+        """Return the callee for a plain function (outside Airflow)."""
+        parameters = inspect.signature(function).parameters.values()
+        names = frozenset(p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL))
+        wildcard = any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+        def call(values: Mapping[str, Any]) -> Any:
+            return function(**(values if wildcard else {n: v for n, v in values.items() if n in names}))
+
+        return Callee(call, names, wildcard)
+
+    def takes(self, name: str) -> bool:
+        """Return whether the callable is given a value of this name."""
+        return name in self.names or self.any_name
+
+    def check(self, spec: GuardSpec) -> None:
+        """Refuse a signature that cannot work with the effect.
+
+        :raises ConfigurationError: for example a database effect without ``connection``.
+        """
+        if spec.database and not self.takes("connection"):
+            raise ConfigurationError(
+                'side_effect="database": the callable must take a parameter "connection" and write its rows through '
+                "it. Rows written over a connection of its own would not commit together with the ledger; for such a "
+                'callable use side_effect="external".'
+            )
+        if spec.database and "effect" in self.names:
+            raise ConfigurationError('"effect" belongs to an external effect; in database mode the transaction is it.')
+        if not spec.database and "connection" in self.names:
+            raise ConfigurationError(
+                '"connection" is given only with side_effect="database"; this task has an external effect.'
+            )
+        wrong = {"document": "documents", "payload": "documents"} if spec.call_per == "batch" else {}
+        for name, instead in wrong.items():
+            if name in self.names:
+                raise ConfigurationError(f'call_per="batch" gives "{instead}", not "{name}".')
+        if spec.call_per == "document":
+            for name in ("documents", "batch_id"):
+                if name in self.names:
+                    raise ConfigurationError(f'"{name}" is given only with call_per="batch".')
+
+
+def _check_integer(name: str, value: object, least: int) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise ConfigurationError(f"{name}={value!r}: a whole number, at least {least}.")

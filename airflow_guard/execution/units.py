@@ -1,0 +1,82 @@
+"""A unit of work: what one call of the callable does, one document or one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from airflow_guard.core.documents import Document
+from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.report import Outcome
+from airflow_guard.store.ledger import Claimed, Ownership
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Claimed documents that one call executes.
+
+    :param batch_id: ``None`` with ``call_per="document"``.
+    """
+
+    documents: Sequence[Document]
+    claims: Sequence[Claimed]
+    own: Ownership
+    space: KeySpace
+    batch_id: str | None = None
+
+    @property
+    def hashes(self) -> list[str]:
+        """The keys, in the order of the documents."""
+        return [claim.key_hash for claim in self.claims]
+
+    @property
+    def name(self) -> str | None:
+        """How messages call the unit."""
+        if self.batch_id is None:
+            return self.documents[0].name
+        return f"batch {self.batch_id} ({len(self.documents)} documents from {self.documents[0].name})"
+
+    def values(self, business_date: date) -> dict[str, Any]:
+        """Return what the callable may take by name, without ``connection`` and ``effect``."""
+        first = self.claims[0]
+        common = {
+            "business_date": business_date,
+            "attempt": max(claim.attempt for claim in self.claims),
+            "generation": first.generation,
+        }
+        if self.batch_id is None:
+            document = self.documents[0]
+            return common | {
+                "document": document.name,
+                "payload": document.payload,
+                "idempotency_key": first.idempotency_key,
+            }
+        return common | {
+            "documents": [document.payload for document in self.documents],
+            "batch_id": self.batch_id,
+            "idempotency_key": self.batch_id,
+        }
+
+
+@dataclass(slots=True)
+class UnitResult:
+    """What became of a unit.
+
+    :param error: why it did not come through; or, with ``EXECUTED``, why its result is not stored.
+    :param text: the stored result.
+    :param pending: whether the completion is written, where that is not known yet.
+    :param fatal: what must end the task at once (a timeout, an exit).
+    """
+
+    unit: Unit
+    outcome: Outcome
+    error: BaseException | None = None
+    text: str | None = None
+    pending: Future[bool] | None = None
+    fatal: BaseException | None = None
+
+
+Values = Mapping[str, Any]

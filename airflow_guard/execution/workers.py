@@ -1,0 +1,172 @@
+"""Running units, one after another or on threads, and giving back what is not begun when the task must stop."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Protocol
+
+from airflow_guard.core.documents import Document
+from airflow_guard.core.errors import LedgerError
+from airflow_guard.core.report import Outcome, Report
+from airflow_guard.core.results import decode_result
+from airflow_guard.execution.external import not_ours, unrecorded
+from airflow_guard.execution.units import Unit, UnitResult
+from airflow_guard.execution.writer import PATIENCE_S
+from airflow_guard.store.ledger import Ledger
+
+log = logging.getLogger(__name__)
+GRACE_S = 60.0
+"""After a task timeout: how long documents in hand on other threads may take to finish."""
+
+
+class Effect(Protocol):
+    """Executes one unit; never raises."""
+
+    def run(self, unit: Unit) -> UnitResult: ...
+
+
+class StopFlag:
+    """Why nothing new may begin."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.reason = ""
+
+    def set(self, reason: str) -> None:
+        """Let documents in hand finish and begin no other."""
+        self.reason = self.reason or reason
+        self._event.set()
+
+    def __bool__(self) -> bool:
+        return self._event.is_set()
+
+
+class Workers:
+    """Runs the units of a task try and reports them.
+
+    :param threads: ``1``: in the calling thread, so that Airflow's ``execution_timeout`` can interrupt the callable.
+    """
+
+    def __init__(
+        self, ledger: Ledger, effect: Effect, report: Report, stop: StopFlag, threads: int, *, stop_on_failure: bool
+    ) -> None:
+        self._ledger = ledger
+        self._effect = effect
+        self._report = report
+        self._stop = stop
+        self._threads = threads
+        self._stop_on_failure = stop_on_failure
+        self._pending: list[UnitResult] = []
+        self.result_error: BaseException | None = None
+
+    def run(self, units: Sequence[Unit]) -> dict[str, Outcome]:
+        """Run units and return what became of each key.
+
+        :raises BaseException: what must end the task (a timeout, an exit), after everything else is settled.
+        """
+        outcomes: dict[str, Outcome] = {}
+        fatal: BaseException | None = None
+        results = self._in_turn(units) if self._threads == 1 else self._on_threads(units)
+        for result in results:
+            fatal = fatal or result.fatal
+            self._note(result)
+            outcomes.update((document.key_hash, result.outcome) for document in result.unit.documents)
+        self._collect()
+        if fatal is not None:
+            raise fatal
+        return outcomes
+
+    def _in_turn(self, units: Sequence[Unit]) -> Iterator[UnitResult]:
+        for position, unit in enumerate(units):
+            if self._stop:
+                self._release(units[position:])
+                return
+            result = self._effect.run(unit)
+            if result.fatal is not None:
+                self._stop.set(f"{type(result.fatal).__name__}")
+            yield result
+
+    def _on_threads(self, units: Sequence[Unit]) -> Iterator[UnitResult]:
+        waiting = list(reversed(units))
+        running: dict[Future[UnitResult], Unit] = {}
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="airflow-guard-worker")
+        try:
+            while waiting or running:
+                while waiting and len(running) < self._threads and not self._stop:
+                    unit = waiting.pop()
+                    running[pool.submit(self._effect.run, unit)] = unit
+                if not running:
+                    break
+                done, _ = wait(running, return_when=FIRST_COMPLETED)
+                for future in done:
+                    running.pop(future)
+                    yield future.result()
+        except BaseException as error:
+            # A task timeout strikes this thread, not the workers: let them finish what they have begun.
+            self._stop.set(f"{type(error).__name__}")
+            yield from self._finish(running)
+            raise
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+            self._release(list(reversed(waiting)))
+
+    def _finish(self, running: dict[Future[UnitResult], Unit]) -> Iterator[UnitResult]:
+        done, still = wait(running, timeout=GRACE_S)
+        for future in done:
+            yield future.result()
+        for future in still:
+            unit = running[future]
+            self._ledger.doubt(unit.own, unit.hashes, f"still at work {GRACE_S:.0f} s after the task had to end")
+
+    def _release(self, units: Iterable[Unit]) -> None:
+        for unit in units:
+            why = f"released before it began: {self._stop.reason}"
+            try:
+                self._ledger.fail(unit.own, unit.hashes, why, begun=False, patience_s=PATIENCE_S / 10)
+            except LedgerError as error:
+                log.warning("Could not release %s; others wait for the lease to end: %s", unit.name, error)
+            for document in unit.documents:
+                self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
+            self._report.retryable = True
+
+    def _note(self, result: UnitResult) -> None:
+        if result.outcome is Outcome.EXECUTED:
+            if result.error is not None:
+                self.result_error = self.result_error or result.error
+                self._stop.set("a result cannot be stored")
+            self._pending.append(result)
+            return
+        if self._stop_on_failure and result.outcome is not Outcome.REJECTED:
+            self._stop.set(f"stop_on_failure: {result.unit.name}")
+        for document in result.unit.documents:
+            self._report_one(result, document)
+
+    def _report_one(self, result: UnitResult, document: Document) -> None:
+        if result.outcome is Outcome.REJECTED:
+            self._report.add(Outcome.REJECTED, document.name, f"rejected now: {result.error}")
+        elif result.error is not None:
+            self._report.add_error(result.outcome, document.name, result.error)
+
+    def _collect(self) -> None:
+        """Wait for the completions that were queued, and report their units."""
+        for result in self._pending:
+            problem = self._unwritten(result)
+            for document in result.unit.documents:
+                if problem is not None:
+                    self._report.add_error(Outcome.IN_DOUBT, document.name, problem)
+                else:
+                    self._report.add(Outcome.EXECUTED, document.name)
+            if self._report.single and problem is None and result.text is not None:
+                self._report.set_result(decode_result(result.text))
+        self._pending.clear()
+
+    def _unwritten(self, result: UnitResult) -> BaseException | None:
+        if result.pending is None:
+            return None
+        try:
+            return None if result.pending.result() else not_ours(result.unit)
+        except LedgerError as error:
+            return unrecorded(result.unit, error)

@@ -1,0 +1,66 @@
+"""What Airflow is told about this package, through the entry point ``apache_airflow_provider``.
+
+Airflow reads this in every one of its processes, so nothing is imported here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["get_provider_info"]
+
+
+def get_provider_info() -> dict[str, Any]:
+    """Return the provider description, in the form of Airflow's ``provider_info.schema.json``."""
+    return {
+        "package-name": "airflow-guard",
+        "name": "Airflow Guard",
+        "description": "Scheduled jobs that post, pay or notify once, however often they run.",
+        "task-decorators": [
+            {"name": "idempotent", "class-name": "airflow_guard.decorators.idempotent.idempotent_task"},
+        ],
+        # Honoured from Airflow 3.2 on; on 3.1 the console script `airflow-guard` offers the same commands.
+        "cli": ["airflow_guard.cli.airflow_commands.get_cli_commands"],
+        "config": {
+            "airflow_guard": {
+                "description": "The execution ledger of IdempotentOperator and @task.idempotent.",
+                "options": _options(),
+            },
+        },
+    }
+
+
+def _options() -> dict[str, dict[str, Any]]:
+    return {
+        "ledger_conn_id": _option(
+            "Connection (postgres, mysql or sqlite) of the database that holds the ledger. An operator's own "
+            "``ledger_conn_id`` comes first. With neither, the DAG does not import.",
+            example="core_banking",
+        ),
+        "schema": _option(
+            "Database schema of the ledger's tables (PostgreSQL). Empty: the connection's default schema.",
+            example="guard",
+        ),
+        "prefix": _option("What the names of the ledger's tables begin with.", default="guard_"),
+        "deployment": _option(
+            "Name of this Airflow deployment, stored with every row. A row of another deployment is never "
+            "replayed: the task fails instead, so that a test system cannot cancel production.",
+            default="default",
+            example="production",
+        ),
+        "mode": _option(
+            "``enforce``, or ``observe``: always call the callable, record, and log what would have been "
+            "blocked. DAGs and tasks can choose their own.",
+            default="enforce",
+        ),
+    }
+
+
+def _option(description: str, *, default: str | None = None, example: str | None = None) -> dict[str, Any]:
+    return {
+        "description": description,
+        "version_added": "0.1.0",
+        "type": "string",
+        "example": example,
+        "default": default,
+    }

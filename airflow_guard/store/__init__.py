@@ -1,0 +1,1 @@
+"""The ledger in a database: tables, one named function per statement, dialects, migrations."""

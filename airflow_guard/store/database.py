@@ -1,0 +1,246 @@
+"""The ledger's database: engines, transactions, and what an error of the driver means."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from airflow_guard.core.errors import (
+    ConfigurationError,
+    LedgerBusy,
+    LedgerError,
+    LedgerNotMigrated,
+    LedgerUnavailable,
+    UnknownCommit,
+)
+from airflow_guard.store import dialects
+from airflow_guard.store.tables import Tables
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+LOCK_TIMEOUT_S = 3
+"""How long a claim waits for a lock before the key counts as "in progress elsewhere"."""
+UNKNOWN_COMMIT_PATIENCE_S = 15.0
+"""How long a write is repeated after the answer to its commit was lost."""
+_MAX_REPEATS = 8
+_READ_ONLY = "airflow_guard_read_only"
+
+
+class LedgerDatabase:
+    """Engines and transactions of one ledger.
+
+    :param url: SQLAlchemy URL, used where no ``creator`` is given.
+    :param creator: returns a DBAPI connection (an Airflow hook's ``get_conn``), so that TLS and authentication
+        settings of the connection count.
+    :param tables: the ledger's tables.
+    :param max_connections: upper limit of connections for the ledger itself, and again for business
+        transactions.
+    """
+
+    def __init__(
+        self,
+        url: str | sa.URL,
+        *,
+        tables: Tables | None = None,
+        creator: Callable[[], Any] | None = None,
+        max_connections: int = 8,
+    ) -> None:
+        parsed = sa.make_url(url)
+        try:
+            self.dialect = dialects.family(parsed.get_backend_name())
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
+        self.url = parsed
+        self.tables = tables or Tables()
+        options: dict[str, Any] = {"pool_size": max_connections, "max_overflow": 0, "pool_timeout": 30}
+        if creator is not None:
+            options["creator"] = creator
+        if self.dialect == dialects.MYSQL:
+            options["pool_recycle"] = 1800
+        own = {} if self.dialect == dialects.SQLITE else {"isolation_level": "READ COMMITTED"}
+        self.engine = sa.create_engine(parsed, **options, **own)
+        self.business_engine = sa.create_engine(parsed, **options)
+        self._relaxed_commit: bool | None = None
+        for engine in (self.engine, self.business_engine):
+            _prepare(engine, self.dialect)
+
+    def dispose(self) -> None:
+        """Close all pooled connections."""
+        self.engine.dispose()
+        self.business_engine.dispose()
+
+    def read(self, work: Callable[[sa.Connection], T]) -> T:
+        """Run reads in one short transaction.
+
+        :raises LedgerUnavailable: retryable.
+        :raises LedgerNotMigrated: not retryable.
+        """
+        with translated("read"), self.engine.connect() as connection:
+            # SQLite: readers take no write lock, so that they see a ledger that a task holds for its transaction.
+            return work(connection.execution_options(**{_READ_ONLY: True}))
+
+    def write(self, work: Callable[[sa.Connection], T], *, patience_s: float = 0.0) -> T:
+        """Run conditional writes in one short transaction; repeat them after a deadlock or a lost answer.
+
+        :param work: must be repeatable: every statement in it matches the state it leaves, so that a repetition
+            after a commit whose answer was lost changes nothing and can tell so.
+        :param patience_s: how long to go on when the database is down or busy.
+        :raises LedgerBusy: a lock was not free (retryable).
+        :raises LedgerUnavailable: down (retryable). Nothing was committed.
+        :raises UnknownCommit: the answer to a commit was lost, and so were the repetitions (retryable).
+        """
+        deadline = time.monotonic() + patience_s
+        repeats, unknown = 0, False
+        while True:
+            try:
+                return self._write_once(work)
+            except _Transient as error:
+                repeats += 1
+                if repeats <= _MAX_REPEATS:
+                    time.sleep(random.uniform(0.0, 0.01 * 2**repeats))  # noqa: S311 - not cryptographic
+                    continue
+                raise LedgerBusy(f"{repeats} deadlocks or serialisation failures in a row: {error}") from error
+            except UnknownCommit as error:
+                failure: LedgerError = error
+                if not unknown:
+                    # Only the repetition finds out, so it gets some time even without patience.
+                    unknown, deadline = True, max(deadline, time.monotonic() + UNKNOWN_COMMIT_PATIENCE_S)
+            except (LedgerBusy, LedgerUnavailable) as error:
+                failure = error
+            if time.monotonic() >= deadline:
+                raise failure if not unknown else _still_unknown(failure) from failure
+            time.sleep(0.2)
+
+    def _write_once(self, work: Callable[[sa.Connection], T]) -> T:
+        with translated("write"), self.engine.connect() as connection:
+            with connection.begin() as transaction:
+                self.durable(connection)
+                outcome = work(connection)
+                commit(transaction, connection)
+            return outcome
+
+    def durable(self, connection: sa.Connection) -> None:
+        """Make the current transaction's commit survive a crash where the server's default does not.
+
+        ``SET LOCAL`` and no session state, so that PgBouncer in transaction mode works.
+        """
+        if self.dialect != dialects.POSTGRES:
+            return
+        if self._relaxed_commit is None:
+            value = connection.exec_driver_sql("SHOW synchronous_commit").scalar_one()
+            self._relaxed_commit = value == "off"
+        if self._relaxed_commit:
+            connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
+
+    def limit_locks(self, connection: sa.Connection, seconds: int = LOCK_TIMEOUT_S) -> None:
+        """Let the current transaction wait for locks only so long (SQLite and MySQL: set at connect)."""
+        if self.dialect == dialects.POSTGRES:
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'")
+
+
+class _Transient(Exception):
+    """A deadlock or serialisation failure: the transaction is rolled back, repeat it."""
+
+
+def commit(transaction: sa.RootTransaction, connection: sa.Connection) -> None:
+    """Commit.
+
+    :raises UnknownCommit: the connection broke before the answer came.
+    """
+    try:
+        transaction.commit()
+    except DBAPIError as error:
+        if dialects.is_down(error):
+            raise UnknownCommit(f"The connection broke at a commit: {error.orig}") from error
+        raise
+
+
+def _still_unknown(cause: LedgerError) -> UnknownCommit:
+    return UnknownCommit(
+        f"The connection to the ledger broke at a commit, and repeating it did not succeed ({cause}). Nothing is "
+        "lost: the row tells what happened as soon as the database is back. Try again then."
+    )
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Turn errors of driver and pool into errors of this package."""
+    try:
+        yield
+    except LedgerError:
+        raise
+    except PoolTimeout as error:
+        raise LedgerBusy(f"No free ledger connection: {error}") from error
+    except (OperationalError, InterfaceError, DBAPIError) as error:
+        raise meaning(error, doing) from error
+
+
+def meaning(error: DBAPIError, doing: str) -> Exception:
+    """Return what an error of the driver means for the ledger; programming errors are returned as they are."""
+    if dialects.is_transient(error):
+        return _Transient(str(error.orig))
+    if dialects.is_busy(error):
+        return LedgerBusy(f"A lock in the ledger was not free in time ({doing}): {error.orig}. Try again.")
+    if dialects.is_missing(error):
+        return LedgerNotMigrated(
+            f"The ledger's tables are missing or of another version ({error.orig}). Run: airflow-guard migrate "
+            "--ledger CONN_ID"
+        )
+    if dialects.is_down(error):
+        return LedgerUnavailable(f"The ledger's database cannot be reached ({doing}): {error.orig}")
+    return error
+
+
+def _prepare(engine: sa.Engine, dialect: str) -> None:
+    if dialect == dialects.POSTGRES:
+        sa.event.listen(engine, "connect", _prepare_postgres)
+    elif dialect == dialects.MYSQL:
+        sa.event.listen(engine, "connect", _prepare_mysql)
+    else:
+        sa.event.listen(engine, "connect", _prepare_sqlite)
+        sa.event.listen(engine, "begin", _begin_immediate)
+
+
+def _prepare_postgres(connection: Any, record: Any) -> None:
+    # Server-side prepared statements live in a session; behind PgBouncer in transaction mode the next
+    # transaction may be another session's.
+    if hasattr(connection, "prepare_threshold"):
+        connection.prepare_threshold = None
+
+
+def _prepare_mysql(connection: Any, record: Any) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET SESSION innodb_lock_wait_timeout = {LOCK_TIMEOUT_S}")
+        cursor.execute("SET SESSION sql_mode = CONCAT(@@SESSION.sql_mode, ',STRICT_ALL_TABLES')")
+        cursor.execute("SELECT @@GLOBAL.innodb_flush_log_at_trx_commit")
+        (flush,) = cursor.fetchone()
+    if int(flush) != 1:
+        log.warning(
+            "innodb_flush_log_at_trx_commit is %s: a crash of the server can lose acknowledged commits, and with "
+            "them the memory of what was done. Set it to 1 for a ledger.",
+            flush,
+        )
+
+
+def _prepare_sqlite(connection: Any, record: Any) -> None:
+    connection.isolation_level = None  # the driver starts no transaction by itself: BEGIN IMMEDIATE does
+    cursor = connection.cursor()
+    cursor.execute(f"PRAGMA busy_timeout = {LOCK_TIMEOUT_S * 1000}")
+    cursor.execute("PRAGMA journal_mode = WAL")
+    cursor.execute("PRAGMA synchronous = FULL")
+    cursor.close()
+
+
+def _begin_immediate(connection: sa.Connection) -> None:
+    # Readers need no write lock: a deferred transaction in WAL mode reads beside a writer.
+    deferred = connection.get_execution_options().get(_READ_ONLY)
+    connection.exec_driver_sql("BEGIN" if deferred else "BEGIN IMMEDIATE")

@@ -1,0 +1,72 @@
+"""The append-only audit: what was out of the ordinary, by whom and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+import sqlalchemy as sa
+
+from airflow_guard.store.dialects import utc_now
+from airflow_guard.store.tables import Tables
+
+MAX_TEXT_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class AuditEvent:
+    """One entry.
+
+    :param kind: ``take_over``, ``doubt``, ``late_report``, ``conflict``, ``blocked``, ``resolve_happened``,
+        ``resolve_not_happened``, ``waive``, ``send_again``, ``follow_up_settled``, ``adopt``, ``rename``,
+        ``would_block``, ``self_commit``.
+    :param actor: a user's name, ``verify``, or the task try that did it.
+    :param reason: in words; mandatory where a person acts.
+    """
+
+    kind: str
+    key_text: str
+    actor: str
+    reason: str
+    key_date: date | None = None
+    key_hash: str | None = None
+    attempt: int | None = None
+    owner_token: str | None = None
+    task_run_id: int | None = None
+    from_state: str | None = None
+    to_state: str | None = None
+
+
+class EventLog:
+    """Writes and reads events, always in the transaction of what they tell about."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._table = tables.event
+        self._insert = sa.insert(self._table).values(at=utc_now())
+
+    def write(self, connection: sa.Connection, *events: AuditEvent) -> None:
+        """Append events in the caller's transaction."""
+        if events:
+            connection.execute(self._insert, [_as_row(event) for event in events])
+
+    def of_key(self, connection: sa.Connection, key_date: date, key_hash: str) -> list[Any]:
+        """Return the events of one key, oldest first."""
+        e = self._table
+        found = sa.select(e).where(e.c.key_date == key_date, e.c.key_hash == key_hash).order_by(e.c.id)
+        return list(connection.execute(found))
+
+
+def _as_row(event: AuditEvent) -> dict[str, Any]:
+    row = {name: str(value) if isinstance(value, str) else value for name, value in vars(event).items()}
+    row["actor"] = storable(event.actor, 250)
+    row["reason"] = storable(event.reason)
+    row["key_text"] = storable(event.key_text)
+    return row
+
+
+def storable(value: str | None, limit: int = MAX_TEXT_CHARACTERS) -> str | None:
+    """Return a text that every database stores: no NUL, no lone surrogates, bounded."""
+    if value is None:
+        return None
+    return value[:limit].replace("\x00", "\\x00").encode("utf-8", "replace").decode()

@@ -1,0 +1,420 @@
+"""The execution ledger: look up, claim, begin, complete, fail. Contention is a value, not an exception."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, TypeVar
+
+import sqlalchemy as sa
+
+from airflow_guard.core.documents import Document
+from airflow_guard.core.errors import OwnershipLost
+from airflow_guard.core.guard import LedgerRow, TaskIdentity
+from airflow_guard.core.keys import NORMALISER_VERSION, KeySpace
+from airflow_guard.core.states import FollowUp, Phase, State
+from airflow_guard.store import dialects
+from airflow_guard.store.database import LedgerDatabase
+from airflow_guard.store.events import AuditEvent, EventLog, storable
+from airflow_guard.store.rows import ledger_row
+from airflow_guard.store.statements import Statements
+from airflow_guard.store.task_runs import TaskRuns
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A key that a claim has won, as the ledger has it."""
+
+    key_hash: str
+    attempt: int
+    generation: int
+    idempotency_key: str
+    batch_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """What every write after a claim carries.
+
+    :param token: random, one per claim: an attempt of a key is told by it.
+    """
+
+    key_date: date
+    token: str
+    task_run_id: int
+    actor: str
+
+    @staticmethod
+    def new(key_date: date, task_run_id: int, actor: str) -> Ownership:
+        """Return an ownership with a token that no other attempt has."""
+        return Ownership(key_date, uuid.uuid4().hex, task_run_id, actor)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One kind of write for a set of owned keys.
+
+    :param statement: name of the statement in :class:`Statements`.
+    :param target: state and phase that it leads to; a row that is there already with our token was written by a
+        repetition of the same change.
+    :param late: statement for a row that somebody else has settled or marked in doubt meanwhile.
+    """
+
+    statement: str
+    target: tuple[State, Phase]
+    late: str | None = None
+
+
+BEGIN = Change("begin", (State.IN_PROGRESS, Phase.BEGUN))
+COMPLETE = Change("complete", (State.COMPLETED, Phase.DONE), late="late_complete")
+FAIL_BEFORE = Change("fail_before", (State.FAILED, Phase.NONE))
+FAIL_BEGUN = Change("fail_begun", (State.FAILED, Phase.NONE), late="late_fail")
+REJECT = Change("reject", (State.REJECTED, Phase.NONE), late="late_reject")
+DOUBT = Change("doubt", (State.IN_DOUBT, Phase.BEGUN))
+
+
+class Ledger:
+    """The ledger in one database.
+
+    :param database: engines and tables. Tables must exist (``airflow-guard migrate``).
+    """
+
+    def __init__(self, database: LedgerDatabase) -> None:
+        self.database = database
+        self.statements = Statements(database.tables, database.dialect)
+        self.runs = TaskRuns(database)
+        self.events = EventLog(database.tables)
+        self._identities: dict[int, TaskIdentity] = {}
+
+    # -- reads ----------------------------------------------------------------------------------------------
+
+    def lookup(self, key_date: date, hashes: Sequence[str]) -> Sequence[Any]:
+        """Return the short rows (see ``Statements.lookup``) of the keys that the ledger knows."""
+        parameters = {"d": key_date, "hashes": list(hashes)}
+        return self.database.read(lambda c: c.execute(self.statements.lookup, parameters).all())
+
+    def read(self, key_date: date, hashes: Sequence[str]) -> dict[str, LedgerRow]:
+        """Return all about the keys that the ledger knows, with the database's view of leases and ages."""
+        parameters = {"d": key_date, "hashes": list(hashes)}
+        rows = self.database.read(lambda c: c.execute(self.statements.read, parameters).all())
+        people = self.identities(
+            run for row in rows for run in (row.task_run_id, row.first_task_run_id) if run is not None
+        )
+        return {row.key_hash: ledger_row(row, people) for row in rows}
+
+    def identities(self, ids: Iterable[int]) -> dict[int, TaskIdentity]:
+        """Return who the task tries were; remembered, since that never changes."""
+        missing = {run for run in ids if run not in self._identities}
+        if missing:
+            self._identities.update(self.runs.identities(missing))
+        return self._identities
+
+    def members_of_batches(self, key_date: date, batch_ids: Iterable[str]) -> dict[str, dict[str, str | None]]:
+        """Return the documents of batches, by batch id and key hash."""
+        parameters = {"d": key_date, "batch_ids": sorted(set(batch_ids))}
+        rows = self.database.read(lambda c: c.execute(self.statements.batch_members, parameters).all())
+        members: dict[str, dict[str, str | None]] = {}
+        for row in rows:
+            members.setdefault(row.batch_id, {})[row.key_hash] = row.document
+        return members
+
+    # -- claims ---------------------------------------------------------------------------------------------
+
+    def claim(
+        self,
+        own: Ownership,
+        space: KeySpace,
+        new: Sequence[Document],
+        known: Sequence[Document],
+        normaliser: int = NORMALISER_VERSION,
+    ) -> dict[str, Claimed]:
+        """Claim keys in one short transaction and return what was won.
+
+        :param new: documents that the ledger does not know (none → in_progress).
+        :param known: documents that look claimable (failed, or lease over with no effect begun).
+        :raises LedgerBusy: a lock was not free in time: treat the keys as in progress elsewhere.
+        """
+        s = self.statements
+        new = sorted(new, key=lambda document: document.key_hash)
+        hashes = sorted(document.key_hash for document in (*new, *known))
+        everything = {"d": own.key_date, "hashes": hashes, "token": own.token}
+
+        def work(connection: sa.Connection) -> dict[str, Claimed]:
+            self.database.limit_locks(connection)
+            if known:
+                self._take(connection, own, space, known)
+            if new:
+                connection.execute(s.insert_claims, self._claim_parameters(own, space, new, normaliser))
+            won = connection.execute(s.owned, everything).all()
+            return {
+                row.key_hash: Claimed(row.key_hash, row.attempt, row.generation, row.idempotency_key, row.batch_id)
+                for row in won
+            }
+
+        return self.database.write(work)
+
+    def _take(
+        self, connection: sa.Connection, own: Ownership, space: KeySpace, known: Sequence[Document]
+    ) -> None:
+        s, by_hash = self.statements, {document.key_hash: document for document in known}
+        parameters: dict[str, Any] = {"d": own.key_date, "hashes": sorted(by_hash)}
+        locked = connection.execute(s.lock_claimable, parameters).all()
+        if not locked:
+            return
+        taken = [row.key_hash for row in locked]
+        connection.execute(s.take, {**parameters, "hashes": taken, "token": own.token, "run": own.task_run_id})
+        for key_hash in taken:
+            content = by_hash[key_hash].fingerprint
+            connection.execute(
+                s.refresh_fingerprint,
+                {"d": own.key_date, "hashes": [key_hash], "token": own.token, "print_": content},
+            )
+        taken_over = [row for row in locked if row.state == State.IN_PROGRESS.value]
+        self.events.write(
+            connection,
+            *(
+                AuditEvent(
+                    "take_over", space.describe(by_hash[row.key_hash].name), own.actor,
+                    "the lease of the earlier attempt was over and its effect had not begun",
+                    own.key_date, row.key_hash, row.attempt + 1, row.owner_token, row.task_run_id,
+                    State.IN_PROGRESS.value, State.IN_PROGRESS.value,
+                )
+                for row in taken_over
+            ),
+        )  # fmt: skip
+
+    def _claim_parameters(
+        self, own: Ownership, space: KeySpace, new: Sequence[Document], normaliser: int
+    ) -> Any:
+        shared = {
+            "p_key_date": own.key_date, "p_normaliser": normaliser, "p_key_namespace": space.key_namespace,
+            "p_operation": space.operation, "p_business_date": space.business_date, "p_cycle": space.cycle,
+            "p_deployment": space.deployment, "p_state": State.IN_PROGRESS.value, "p_phase": Phase.NONE.value,
+            "p_follow_up": FollowUp.NONE.value, "p_attempt": 1, "p_generation": 1, "p_owner_token": own.token,
+            "p_task_run_id": own.task_run_id, "p_first_task_run_id": own.task_run_id,
+        }  # fmt: skip
+        if self.database.dialect == dialects.POSTGRES:
+            return shared | {
+                "key_hash": [document.key_hash for document in new],
+                "document": [document.name for document in new],
+                "idempotency_key": [document.idempotency_key for document in new],
+                "fingerprint": [document.fingerprint for document in new],
+            }
+        return [
+            shared
+            | {
+                "key_hash": document.key_hash, "document": document.name,
+                "idempotency_key": document.idempotency_key, "fingerprint": document.fingerprint,
+            }
+            for document in new
+        ]  # fmt: skip
+
+    # -- changes by the owner -------------------------------------------------------------------------------
+
+    def begin(self, own: Ownership, hashes: Sequence[str], batch_id: str | None = None) -> set[str]:
+        """Mark effects as begun (in_progress: none → begun) and return the keys that are no longer ours."""
+        return self.write(lambda c: self.apply(c, own, BEGIN, hashes, batch=batch_id))
+
+    def begin_together(self, own: Ownership, hashes: Sequence[str], batch_id: str) -> None:
+        """Mark the effect of a whole batch as begun, or nothing of it.
+
+        :raises OwnershipLost: a member is no longer ours; nothing was begun (retryable).
+        """
+
+        def work(connection: sa.Connection) -> None:
+            lost = self.apply(connection, own, BEGIN, hashes, batch=batch_id)
+            if lost:
+                raise OwnershipLost(f"{len(lost)} of {len(hashes)} documents of batch {batch_id} are owned by another attempt.")
+
+        self.write(work)
+
+    def complete(
+        self,
+        own: Ownership,
+        hashes: Sequence[str],
+        outcome: str | None,
+        *,
+        follow_up: FollowUp = FollowUp.NONE,
+        why: str | None = None,
+        patience_s: float = 0.0,
+    ) -> set[str]:
+        """Record effects as done (in_progress/begun → completed) and return the keys that are no longer ours.
+
+        A key that was marked in doubt meanwhile becomes completed (the late report of its own attempt); so does
+        one that was resolved as "did not happen" and that nobody has claimed since. One that another attempt
+        owns is a conflict: written as an event, and returned.
+        """
+        return self.write(
+            lambda c: self.apply(c, own, COMPLETE, hashes, outcome=outcome, follow=follow_up.value, why=storable(why)),
+            patience_s=patience_s,
+        )
+
+    def complete_each(self, connection: sa.Connection, own: Ownership, outcomes: Mapping[str, str]) -> set[str]:
+        """Record effects as done, each with its own result, in the caller's transaction; return the keys not ours."""
+        if len(outcomes) > 1 and self.statements.complete_many is not None:
+            parameters = {
+                "d": own.key_date, "token": own.token, "hashes": list(outcomes), "outcomes": list(outcomes.values()),
+            }  # fmt: skip
+            if connection.execute(self.statements.complete_many, parameters).rowcount == len(outcomes):
+                return set()
+        lost: set[str] = set()
+        for key_hash, outcome in outcomes.items():
+            # A key that the statement above has completed is found completed, with our token.
+            lost |= self.apply(connection, own, COMPLETE, [key_hash], outcome=outcome, follow="none", why=None)
+        return lost
+
+    def fail(self, own: Ownership, hashes: Sequence[str], why: str, *, begun: bool, patience_s: float = 0.0) -> set[str]:
+        """Record that effects have certainly not happened (in_progress → failed); return the keys not ours."""
+        change = FAIL_BEGUN if begun else FAIL_BEFORE
+        return self.write(lambda c: self.apply(c, own, change, hashes, why=storable(why)), patience_s=patience_s)
+
+    def reject(self, own: Ownership, hashes: Sequence[str], why: str, *, patience_s: float = 0.0) -> set[str]:
+        """Record that the business refused documents (in_progress → rejected); return the keys not ours."""
+        return self.write(lambda c: self.apply(c, own, REJECT, hashes, why=storable(why)), patience_s=patience_s)
+
+    def doubt(self, own: Ownership, hashes: Sequence[str], why: str, *, patience_s: float = 0.0) -> set[str]:
+        """Record that effects may or may not have happened (in_progress/begun → in_doubt), with an event."""
+
+        def work(connection: sa.Connection) -> set[str]:
+            lost = self.apply(connection, own, DOUBT, hashes, why=storable(why))
+            self._record(connection, own, [h for h in hashes if h not in lost], "doubt", why,
+                         State.IN_PROGRESS, State.IN_DOUBT)  # fmt: skip
+            return lost
+
+        return self.write(work, patience_s=patience_s)
+
+    def expire(self, key_date: date, rows: Sequence[LedgerRow], actor: str) -> int:
+        """Write down what every reader sees already: in_progress/begun with the lease over → in_doubt.
+
+        :param rows: as they were read; only the attempts that were read are marked.
+        :return: how many were marked by this call.
+        """
+        candidates = [row for row in rows if row.state is State.IN_PROGRESS]
+        why = "the lease of the attempt was over and its effect had begun"
+
+        def work(connection: sa.Connection) -> int:
+            marked = 0
+            for row in candidates:
+                parameters = {"d": key_date, "hashes": [row.key_hash], "token": row.owner_token, "why": why}
+                if connection.execute(self.statements.doubt_expired, parameters).rowcount == 1:
+                    own = Ownership(key_date, row.owner_token, row.task_run_id or 0, actor)
+                    self._record(connection, own, [row.key_hash], "doubt", why, State.IN_PROGRESS, State.IN_DOUBT)
+                    marked += 1
+            return marked
+
+        return self.write(work) if candidates else 0
+
+    def end_follow_up(
+        self, own: Ownership, hashes: Sequence[str], *, outcome: str | None, failed: bool, why: str | None,
+        patience_s: float,
+    ) -> bool:  # fmt: skip
+        """Record what came of the part after the effect window (completed: pending → none or failed).
+
+        :param failed: whether it failed; ``why`` then says how.
+        :return: whether the rows were still pending and ours.
+        """
+        s = self.statements
+        parameters: dict[str, Any] = {"d": own.key_date, "hashes": list(hashes), "token": own.token, "why": storable(why)}
+        statement = s.follow_up_failed if failed else s.follow_up_done
+        if not failed:
+            parameters["outcome"] = outcome
+        return self.write(
+            lambda c: bool(c.execute(statement, parameters).rowcount == len(hashes)), patience_s=patience_s
+        )
+
+    def write(self, work: Callable[[sa.Connection], T], *, patience_s: float = 0.0) -> T:
+        """Run repeatable writes in one transaction, see :meth:`LedgerDatabase.write`."""
+        return self.database.write(work, patience_s=patience_s)
+
+    def apply(
+        self, connection: sa.Connection, own: Ownership, change: Change, hashes: Sequence[str], **values: Any
+    ) -> set[str]:
+        """Apply a change in the caller's transaction and return the keys that are no longer ours.
+
+        The row count is checked; only where it differs are the rows locked and looked at: a repetition after a
+        lost commit finds its own work done, a late report follows its own path, the rest is lost.
+        """
+        parameters = {"d": own.key_date, "hashes": list(hashes), "token": own.token, **values}
+        statement = getattr(self.statements, change.statement)
+        if connection.execute(statement, parameters).rowcount == len(hashes):
+            return set()
+        return self._account_for(connection, own, change, hashes, values)
+
+    def _account_for(
+        self, connection: sa.Connection, own: Ownership, change: Change, hashes: Sequence[str], values: dict[str, Any]
+    ) -> set[str]:
+        locked = connection.execute(self.statements.lock, {"d": own.key_date, "hashes": list(hashes)}).all()
+        rows = {row.key_hash: row for row in locked}
+        lost = set()
+        for key_hash in hashes:
+            row = rows.get(key_hash)
+            ours = row is not None and row.owner_token == own.token
+            if ours and reached(row, change):
+                continue
+            if ours and change.late and self._late(connection, own, change, row, values):
+                continue
+            if change is COMPLETE:
+                self._conflict(connection, own, key_hash, row)
+            lost.add(key_hash)
+        return lost
+
+    def _late(
+        self, connection: sa.Connection, own: Ownership, change: Change, row: Any, values: dict[str, Any]
+    ) -> bool:
+        statement = getattr(self.statements, change.late or "")
+        parameters = {"d": own.key_date, "hashes": [row.key_hash], "token": own.token, **values}
+        if connection.execute(statement, parameters).rowcount != 1:
+            return False
+        self._record(connection, own, [row.key_hash], "late_report", "the attempt itself reported after all",
+                     State(row.state), change.target[0], rows={row.key_hash: row})  # fmt: skip
+        return True
+
+    def _conflict(self, connection: sa.Connection, own: Ownership, key_hash: str, row: Any) -> None:
+        found = f"state {row.state}, attempt {row.attempt}" if row is not None else "no row"
+        self._record(
+            connection, own, [key_hash], "conflict",
+            f"an attempt reports that its effect happened, but the key is no longer its own ({found}): it was "
+            "resolved as not happened, and may have been executed again. Compare with the receiver.",
+            None, None, rows={key_hash: row} if row is not None else {},
+        )  # fmt: skip
+
+    def _record(
+        self, connection: sa.Connection, own: Ownership, hashes: Sequence[str], kind: str, why: str,
+        before: State | None, after: State | None, rows: dict[str, Any] | None = None,
+    ) -> None:  # fmt: skip
+        if not hashes:
+            return
+        if rows is None:
+            found = connection.execute(self.statements.lock, {"d": own.key_date, "hashes": list(hashes)})
+            rows = {row.key_hash: row for row in found}
+        self.events.write(
+            connection,
+            *(
+                AuditEvent(
+                    kind, describe(rows.get(key_hash)) or key_hash, own.actor, why, own.key_date, key_hash,
+                    getattr(rows.get(key_hash), "attempt", None), own.token, own.task_run_id, before, after,
+                )
+                for key_hash in hashes
+            ),
+        )  # fmt: skip
+
+
+def reached(row: Any, change: Change) -> bool:
+    """Return whether a row is where a change leads to."""
+    state, phase = change.target
+    if state is State.IN_DOUBT:
+        return bool(row.state == state.value)
+    return bool((row.state, row.phase) == (state.value, phase.value))
+
+
+def describe(row: Any) -> str:
+    """Return the key of a row as a person reads it."""
+    if row is None:
+        return ""
+    parts = [row.key_namespace, row.operation, row.business_date.isoformat()]
+    parts += [f"cycle {row.cycle}"] if row.cycle else []
+    return " / ".join([*parts, row.document if row.document is not None else "(whole run)"])

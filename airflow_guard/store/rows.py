@@ -1,0 +1,41 @@
+"""Rows of the database as the values that the rules decide on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from airflow_guard.core.guard import LedgerRow, TaskIdentity
+from airflow_guard.core.states import FollowUp, Phase, State
+from airflow_guard.store.task_runs import aware
+
+
+def ledger_row(row: Any, people: Mapping[int, TaskIdentity]) -> LedgerRow:
+    """Return a :class:`LedgerRow` from a row of ``Statements.read``.
+
+    :param people: who the task tries were, by id.
+    """
+    begun = row.first_begun_age_s
+    return LedgerRow(
+        key_hash=row.key_hash,
+        document=row.document,
+        state=State(row.state),
+        phase=Phase(row.phase),
+        follow_up=FollowUp(row.follow_up),
+        attempt=row.attempt,
+        generation=row.generation,
+        owner_token=row.owner_token,
+        idempotency_key=row.idempotency_key,
+        deployment=row.deployment,
+        lease_over=bool(row.lease_over),
+        last_sign_age_s=float(row.last_sign_age_s or 0.0),
+        first_begun_age_s=None if begun is None else float(begun),
+        batch_id=row.batch_id,
+        fingerprint=row.fingerprint,
+        result=row.result,
+        error=row.error,
+        first_run=people.get(row.first_task_run_id),
+        last_run=people.get(row.task_run_id),
+        task_run_id=row.task_run_id,
+        finished_at=aware(row.finished_at),
+    )

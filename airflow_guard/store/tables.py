@@ -1,0 +1,222 @@
+"""The ledger's tables, for any prefix and schema.
+
+``guard_execution`` one row per key; ``guard_lease`` one row per task try, small and often renewed;
+``guard_task_run`` one row per task try with its counts; ``guard_event`` the append-only audit;
+``guard_alias`` what ``rename`` leaves behind.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import mysql, postgresql, sqlite
+
+from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.states import PHASES_OF_STATE, FollowUp, Phase, State
+
+Instant = (
+    sa.DateTime()
+    .with_variant(postgresql.TIMESTAMP(timezone=True, precision=6), "postgresql")
+    .with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
+)
+"""UTC instants. PostgreSQL keeps the zone; MySQL, MariaDB and SQLite hold UTC without saying so."""
+
+Hash = (
+    sa.CHAR(32)
+    .with_variant(mysql.CHAR(32, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
+    .with_variant(postgresql.CHAR(32, collation="C"), "postgresql")
+)
+"""32 lower-case hex characters, compared by bytes on every database."""
+
+BigId = sa.BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
+LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}\Z")
+_MYSQL: dict[str, Any] = {
+    "mysql_engine": "InnoDB",
+    "mysql_charset": "utf8mb4",
+    "mysql_collate": "utf8mb4_bin",
+    "mariadb_engine": "InnoDB",
+    "mariadb_charset": "utf8mb4",
+    "mariadb_collate": "utf8mb4_bin",
+}
+
+
+def _state_check() -> str:
+    pairs = []
+    for state, phases in PHASES_OF_STATE.items():
+        allowed = ", ".join(f"'{phase}'" for phase in sorted(phases))
+        pairs.append(f"(state = '{state}' AND phase IN ({allowed}))")
+    return " OR ".join(pairs)
+
+
+class Tables:
+    """SQLAlchemy tables of one ledger.
+
+    :param prefix: of every table name, default ``guard_``.
+    :param schema: database schema, ``None`` for the connection's default.
+    :raises ConfigurationError: prefix or schema is not a plain identifier.
+    """
+
+    def __init__(self, prefix: str = "guard_", schema: str | None = None) -> None:
+        for name, value in (("table_prefix", prefix), ("schema", schema)):
+            if value is not None and not _NAME.match(value):
+                raise ConfigurationError(
+                    f"[airflow_guard] {name}={value!r}: letters, digits and underscores only, at most 40, not "
+                    "starting with a digit."
+                )
+        self.prefix = prefix
+        self.schema = schema
+        self.metadata = sa.MetaData(schema=schema)
+        self.task_run = self._task_run()
+        self.lease = self._lease()
+        self.execution = self._execution()
+        self.event = self._event()
+        self.alias = self._alias()
+
+    def _table(self, name: str, *parts: Any) -> sa.Table:
+        return sa.Table(f"{self.prefix}{name}", self.metadata, *parts, **_MYSQL)
+
+    def _name(self, name: str) -> str:
+        return f"{self.prefix}{name}"
+
+    def _task_run(self) -> sa.Table:
+        counts = ("documents", "executed", "replayed", "blocked", "rejected", "failed", "in_doubt", "waiting")
+        return self._table(
+            "task_run",
+            sa.Column("id", BigId, primary_key=True, autoincrement=True),
+            sa.Column("dag_id", sa.String(250), nullable=False),
+            sa.Column("task_id", sa.String(250), nullable=False),
+            sa.Column("run_id", sa.String(250), nullable=False),
+            sa.Column("map_index", sa.Integer, nullable=False),
+            sa.Column("try_number", sa.Integer, nullable=False),
+            sa.Column("run_type", sa.String(50), nullable=False),
+            sa.Column("run_after_at", Instant),
+            sa.Column("deployment", sa.String(250), nullable=False),
+            sa.Column("key_namespace", sa.String(250), nullable=False),
+            sa.Column("operation", sa.String(250), nullable=False),
+            sa.Column("business_date", sa.Date, nullable=False),
+            sa.Column("date_source", sa.String(20), nullable=False),
+            sa.Column("date_detail", sa.String(250), nullable=False),
+            sa.Column("cycle", sa.String(100), nullable=False),
+            sa.Column("key_shape", sa.String(120), nullable=False),
+            sa.Column("mode", sa.String(10), nullable=False),
+            sa.Column("host", sa.String(250), nullable=False),
+            sa.Column("pid", sa.Integer, nullable=False),
+            sa.Column("started_at", Instant, nullable=False),
+            sa.Column("ended_at", Instant),
+            sa.Column("outcome", sa.String(20)),
+            sa.Column("error", LongText),
+            *(sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in counts),
+            sa.Index(self._name("task_run_run"), "run_id", "dag_id"),
+            sa.Index(self._name("task_run_date"), "business_date", "dag_id"),
+            sa.Index(self._name("task_run_operation"), "key_namespace", "operation"),
+        )
+
+    def _lease(self) -> sa.Table:
+        return self._table(
+            "lease",
+            sa.Column("task_run_id", BigId, primary_key=True, autoincrement=False),
+            sa.Column("expires_at", Instant, nullable=False),
+            sa.Column("renewed_at", Instant, nullable=False),
+        )
+
+    def _execution(self) -> sa.Table:
+        states = ", ".join(f"'{state}'" for state in State)
+        phases = ", ".join(f"'{phase}'" for phase in Phase)
+        follow_ups = ", ".join(f"'{follow_up}'" for follow_up in FollowUp)
+        unfinished = sa.text("state <> 'completed' OR follow_up IN ('pending', 'failed')")
+        return self._table(
+            "execution",
+            sa.Column("key_date", sa.Date, nullable=False),
+            sa.Column("key_hash", Hash, nullable=False),
+            sa.Column("normaliser", sa.SmallInteger, nullable=False),
+            sa.Column("key_namespace", sa.String(250), nullable=False),
+            sa.Column("operation", sa.String(250), nullable=False),
+            sa.Column("business_date", sa.Date, nullable=False),
+            sa.Column("cycle", sa.String(100), nullable=False),
+            sa.Column("document", sa.String(255)),
+            sa.Column("deployment", sa.String(250), nullable=False),
+            sa.Column("state", sa.String(12), nullable=False),
+            sa.Column("phase", sa.String(16), nullable=False),
+            sa.Column("follow_up", sa.String(8), nullable=False),
+            sa.Column("attempt", sa.Integer, nullable=False),
+            sa.Column("generation", sa.Integer, nullable=False),
+            sa.Column("owner_token", Hash, nullable=False),
+            sa.Column("idempotency_key", Hash, nullable=False),
+            sa.Column("batch_id", Hash),
+            sa.Column("task_run_id", BigId),
+            sa.Column("first_task_run_id", BigId),
+            sa.Column("fingerprint", LongText),
+            sa.Column("result", LongText),
+            sa.Column("error", LongText),
+            sa.Column("claimed_at", Instant, nullable=False),
+            sa.Column("begun_at", Instant),
+            sa.Column("first_begun_at", Instant),
+            sa.Column("last_sign_at", Instant),
+            sa.Column("finished_at", Instant),
+            sa.PrimaryKeyConstraint("key_date", "key_hash", name=self._name("execution_pk")),
+            sa.CheckConstraint(f"state IN ({states})", name=self._name("execution_state")),
+            sa.CheckConstraint(f"phase IN ({phases})", name=self._name("execution_phase")),
+            sa.CheckConstraint(_state_check(), name=self._name("execution_state_phase")),
+            sa.CheckConstraint(
+                f"follow_up IN ({follow_ups}) AND (follow_up = 'none' OR state = 'completed')",
+                name=self._name("execution_follow_up"),
+            ),
+            sa.CheckConstraint(
+                "(state IN ('in_progress', 'in_doubt')) = (finished_at IS NULL)",
+                name=self._name("execution_finished"),
+            ),
+            sa.CheckConstraint("attempt >= 0 AND generation >= 1", name=self._name("execution_attempt")),
+            sa.Index(self._name("execution_date"), "business_date", "key_namespace", "operation"),
+            sa.Index(
+                self._name("execution_open"),
+                "state",
+                "business_date",
+                postgresql_where=unfinished,
+                sqlite_where=unfinished,
+            ),
+            sa.Index(
+                self._name("execution_batch"),
+                "batch_id",
+                postgresql_where=sa.text("batch_id IS NOT NULL"),
+                sqlite_where=sa.text("batch_id IS NOT NULL"),
+            ),
+        )
+
+    def _event(self) -> sa.Table:
+        return self._table(
+            "event",
+            sa.Column("id", BigId, primary_key=True, autoincrement=True),
+            sa.Column("at", Instant, nullable=False),
+            sa.Column("kind", sa.String(30), nullable=False),
+            sa.Column("key_date", sa.Date),
+            sa.Column("key_hash", Hash),
+            sa.Column("key_text", LongText, nullable=False),
+            sa.Column("attempt", sa.Integer),
+            sa.Column("owner_token", Hash),
+            sa.Column("task_run_id", BigId),
+            sa.Column("from_state", sa.String(12)),
+            sa.Column("to_state", sa.String(12)),
+            sa.Column("actor", sa.String(250), nullable=False),
+            sa.Column("reason", LongText, nullable=False),
+            sa.Index(self._name("event_key"), "key_date", "key_hash"),
+            sa.Index(self._name("event_at"), "at"),
+        )
+
+    def _alias(self) -> sa.Table:
+        return self._table(
+            "alias",
+            sa.Column("id", BigId, primary_key=True, autoincrement=True),
+            sa.Column("old_hash", Hash, nullable=False),
+            sa.Column("old_namespace", sa.String(250), nullable=False),
+            sa.Column("old_operation", sa.String(250), nullable=False),
+            sa.Column("new_namespace", sa.String(250), nullable=False),
+            sa.Column("new_operation", sa.String(250), nullable=False),
+            sa.Column("created_at", Instant, nullable=False),
+            sa.Column("actor", sa.String(250), nullable=False),
+            sa.Column("reason", LongText, nullable=False),
+            # The digest of the old pair, unique: two renames of one name, or one after another, cannot race.
+            sa.UniqueConstraint("old_hash", name=self._name("alias_old")),
+        )

@@ -1,0 +1,234 @@
+"""Task tries and their leases: who is at work, since when, with what result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from airflow_guard.core.guard import TaskIdentity
+from airflow_guard.core.keys import KeySpace
+from airflow_guard.store.database import LedgerDatabase
+from airflow_guard.store.dialects import utc_after, utc_now
+
+COUNTS = ("documents", "executed", "replayed", "blocked", "rejected", "failed", "in_doubt", "waiting")
+
+
+@dataclass(frozen=True)
+class TaskTry:
+    """What a task try records about itself when it opens.
+
+    :param key_shape: see :func:`airflow_guard.execution.shape.key_shape`.
+    :param date_source: where the business date came from, see ``core.dates.DateSource``.
+    """
+
+    identity: TaskIdentity
+    space: KeySpace
+    key_shape: str
+    mode: str = "enforce"
+    date_source: str = "explicit"
+    date_detail: str = ""
+
+
+@dataclass(frozen=True)
+class StoredDate:
+    """The business date that a task of a run recorded first."""
+
+    date: date
+    source: str
+    detail: str
+
+
+class TaskRuns:
+    """Reads and writes ``guard_task_run`` and ``guard_lease``."""
+
+    def __init__(self, database: LedgerDatabase) -> None:
+        self._db = database
+        self._run = database.tables.task_run
+        self._lease = database.tables.lease
+
+    def open(self, task_try: TaskTry, lease_s: float, resumed: int | None = None) -> int:
+        """Record a task try and start its lease.
+
+        :param lease_s: length of the lease, seconds.
+        :param resumed: the id from before a deferral: the same try goes on.
+        :return: the id of the task try's row.
+        :raises LedgerUnavailable: nothing may start (retryable).
+        """
+        if resumed is not None:
+            self.renew(resumed, lease_s, create=True)
+            return resumed
+        row = _row_of(task_try, self._db.dialect)
+
+        def work(connection: sa.Connection) -> int:
+            inserted = connection.execute(sa.insert(self._run).values(**row, started_at=utc_now()))
+            task_run_id = int(inserted.inserted_primary_key[0])  # type: ignore[index]
+            connection.execute(self._new_lease(), {"run": task_run_id, "seconds": lease_s})
+            return task_run_id
+
+        return self._db.write(work)
+
+    def renew(self, task_run_id: int, lease_s: float, *, create: bool = False) -> bool:
+        """Extend a lease from the database's now; return whether it was there.
+
+        :param create: make it if it is gone (after a deferral).
+        """
+        extend = (
+            sa.update(self._lease)
+            .where(self._lease.c.task_run_id == sa.bindparam("run"))
+            .values(expires_at=utc_after(sa.bindparam("seconds")), renewed_at=utc_now())
+        )
+
+        def work(connection: sa.Connection) -> bool:
+            parameters = {"run": task_run_id, "seconds": lease_s}
+            found = connection.execute(extend, parameters).rowcount == 1
+            if not found and create:
+                connection.execute(self._new_lease(), parameters)
+            return found or create
+
+        return self._db.write(work)
+
+    def close(self, task_run_id: int, outcome: str, counts: Mapping[str, int], error: str | None = None) -> None:
+        """Record how a try ended and end its lease at once, so that nobody waits for it."""
+        values = {name: int(counts.get(name, 0)) for name in COUNTS}
+
+        def work(connection: sa.Connection) -> None:
+            connection.execute(
+                sa.update(self._run)
+                .where(self._run.c.id == task_run_id)
+                .values(outcome=outcome, error=error, ended_at=utc_now(), **values)
+            )
+            connection.execute(sa.delete(self._lease).where(self._lease.c.task_run_id == task_run_id))
+
+        self._db.write(work)
+
+    def identities(self, ids: Iterable[int]) -> dict[int, TaskIdentity]:
+        """Return who the task tries were."""
+        wanted = sorted(set(ids))
+        if not wanted:
+            return {}
+        found = sa.select(self._run).where(self._run.c.id.in_(wanted))
+        rows = self._db.read(lambda connection: connection.execute(found).all())
+        return {row.id: identity_of(row) for row in rows}
+
+    def stored_date(self, dag_id: str, run_id: str, task_id: str) -> StoredDate | None:
+        """Return the business date that this task of this run recorded first, ``None`` if it has not run."""
+        run = self._run
+        found = (
+            sa.select(run.c.business_date, run.c.date_source, run.c.date_detail)
+            .where(run.c.run_id == run_id, run.c.dag_id == dag_id, run.c.task_id == task_id)
+            .order_by(run.c.id)
+            .limit(1)
+        )
+        row = self._db.read(lambda connection: connection.execute(found).first())
+        return StoredDate(row.business_date, row.date_source, row.date_detail) if row else None
+
+    def previous_run(self, dag_id: str, task_id: str, before: datetime) -> tuple[str, date, datetime] | None:
+        """Return run id, business date and due time of the scheduled run of this task that was due last before."""
+        run = self._run
+        found = (
+            sa.select(run.c.run_id, run.c.business_date, run.c.run_after_at)
+            .where(
+                run.c.dag_id == dag_id,
+                run.c.task_id == task_id,
+                run.c.run_type == "scheduled",
+                run.c.run_after_at < as_stored(before, self._db.dialect),
+            )
+            .order_by(run.c.run_after_at.desc(), run.c.id)
+            .limit(1)
+        )
+        row = self._db.read(lambda connection: connection.execute(found).first())
+        due = aware(row.run_after_at) if row else None
+        return (row.run_id, row.business_date, due) if row and due else None
+
+    def seen(self, dag_id: str, run_id: str, task_id: str) -> bool:
+        """Return whether the ledger saw any try of this task in this run."""
+        return self.stored_date(dag_id, run_id, task_id) is not None
+
+    def operation_since(self, key_namespace: str, operation: str) -> datetime | None:
+        """Return when the ledger first saw this operation, ``None`` if never."""
+        run = self._run
+        found = sa.select(sa.func.min(run.c.started_at)).where(
+            run.c.key_namespace == key_namespace, run.c.operation == operation
+        )
+        return aware(self._db.read(lambda connection: connection.execute(found).scalar_one()))
+
+    def other_shapes(self, dag_id: str, business_date: date, shape: str) -> list[Any]:
+        """Return distinct (task_id, key_namespace, operation, cycle, key_shape) of tries of this DAG and date
+        under another shape that did something."""
+        run = self._run
+        columns = (run.c.task_id, run.c.key_namespace, run.c.operation, run.c.cycle, run.c.key_shape)
+        found = (
+            sa.select(*columns)
+            .where(
+                run.c.business_date == business_date,
+                run.c.dag_id == dag_id,
+                run.c.key_shape != shape,
+                run.c.mode == "enforce",
+            )
+            .distinct()
+        )
+        return list(self._db.read(lambda connection: connection.execute(found).all()))
+
+    def _new_lease(self) -> Any:
+        return sa.insert(self._lease).values(
+            task_run_id=sa.bindparam("run"), expires_at=utc_after(sa.bindparam("seconds")), renewed_at=utc_now()
+        )
+
+
+def aware(value: datetime | None) -> datetime | None:
+    """Return an instant from the database as aware UTC; MySQL and SQLite give it without a zone."""
+    if value is None or value.tzinfo is not None:
+        return value
+    return value.replace(tzinfo=UTC)
+
+
+def as_stored(value: datetime | None, dialect: str) -> datetime | None:
+    """Return an instant as the database's type takes it."""
+    if value is None:
+        return None
+    utc = value.astimezone(UTC)
+    return utc if dialect == "postgresql" else utc.replace(tzinfo=None)
+
+
+def identity_of(row: Any) -> TaskIdentity:
+    """Return who a row of ``guard_task_run`` tells about."""
+    return TaskIdentity(
+        dag_id=row.dag_id,
+        task_id=row.task_id,
+        run_id=row.run_id,
+        map_index=row.map_index,
+        try_number=row.try_number,
+        run_type=row.run_type,
+        run_after_at=aware(row.run_after_at),
+        host=row.host,
+        pid=row.pid,
+        started_at=aware(row.started_at),
+    )
+
+
+def _row_of(task_try: TaskTry, dialect: str) -> dict[str, Any]:
+    identity, space = task_try.identity, task_try.space
+    return {
+        "dag_id": identity.dag_id,
+        "task_id": identity.task_id,
+        "run_id": identity.run_id,
+        "map_index": identity.map_index,
+        "try_number": identity.try_number,
+        "run_type": identity.run_type,
+        "run_after_at": as_stored(identity.run_after_at, dialect),
+        "deployment": space.deployment,
+        "key_namespace": space.key_namespace,
+        "operation": space.operation,
+        "business_date": space.business_date,
+        "date_source": task_try.date_source,
+        "date_detail": task_try.date_detail[:250],
+        "cycle": space.cycle,
+        "key_shape": task_try.key_shape,
+        "mode": task_try.mode,
+        "host": identity.host[:250],
+        "pid": identity.pid,
+    }

@@ -1,0 +1,124 @@
+"""Attempts at keys of a real ledger, stepped by a test."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from airflow_guard.core.documents import Document
+from airflow_guard.core.guard import TaskIdentity
+from airflow_guard.core.keys import KeySpace, batch_id_of
+from airflow_guard.core.states import FollowUp
+from airflow_guard.store.database import LedgerDatabase
+from airflow_guard.store.dialects import utc_after
+from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.migrate import migrate
+from airflow_guard.store.task_runs import TaskTry
+
+if TYPE_CHECKING:
+    from airflow_guard.core.guard import LedgerRow
+
+DAY = date(2025, 3, 31)
+SPACE = KeySpace("statements", "post_statement", DAY)
+
+
+def new_ledger(url: str) -> Ledger:
+    """Return a migrated ledger; its engines are disposed of with ``ledger.database.dispose()``."""
+    database = LedgerDatabase(url)
+    migrate(database)
+    return Ledger(database)
+
+
+@dataclass
+class Attempt:
+    """One attempt at some documents of a space, its claim done."""
+
+    ledger: Ledger
+    space: KeySpace
+    own: Ownership
+    documents: list[Document]
+
+    @property
+    def hashes(self) -> list[str]:
+        return [document.key_hash for document in self.documents]
+
+    def begin(self, *, batch: bool = False) -> Attempt:
+        """Commit that the effect has begun."""
+        batch_id = batch_id_of(document.idempotency_key for document in self.documents) if batch else None
+        assert self.ledger.begin(self.own, self.hashes, batch_id) == set()
+        return self
+
+    def die(self) -> Attempt:
+        """Let the lease be over by the database's clock, as after a kill."""
+        lease = self.ledger.database.tables.lease
+        over = sa.update(lease).where(lease.c.task_run_id == self.own.task_run_id)
+        with self.ledger.database.engine.begin() as connection:
+            connection.execute(over.values(expires_at=utc_after(sa.bindparam("seconds"))), {"seconds": -1})
+        return self
+
+    def complete(self, outcome: str | None = None, follow_up: FollowUp = FollowUp.NONE) -> Attempt:
+        assert self.ledger.complete(self.own, self.hashes, outcome, follow_up=follow_up) == set()
+        return self
+
+    def reject(self, why: str) -> Attempt:
+        assert self.ledger.reject(self.own, self.hashes, why) == set()
+        return self
+
+    def doubt(self, why: str) -> Attempt:
+        assert self.ledger.doubt(self.own, self.hashes, why) == set()
+        return self
+
+    def fail(self, why: str) -> Attempt:
+        assert self.ledger.fail(self.own, self.hashes, why, begun=True) == set()
+        return self
+
+    def row(self, document: int = 0) -> LedgerRow:
+        return self.ledger.read(self.space.key_date, self.hashes)[self.hashes[document]]
+
+
+def documents_of(space: KeySpace, *names: str | None) -> list[Document]:
+    """Return documents as a task would list them."""
+    hasher = space.hasher()
+    hashes = [hasher.key_hash(name) for name in names]
+    return [
+        Document(name, name, key_hash, hasher.idempotency_key(key_hash))
+        for name, key_hash in zip(names, hashes, strict=True)
+    ]
+
+
+def opened(ledger: Ledger, space: KeySpace = SPACE, run_id: str = "scheduled__2025-03-31", **who: Any) -> int:
+    """Record a task try with a lease that outlasts the test."""
+    identity = TaskIdentity(
+        **{
+            "dag_id": space.key_namespace, "task_id": "post", "run_id": run_id, "run_type": "scheduled",
+            "host": "worker-7", "pid": 4711, **who,
+        }
+    )  # fmt: skip
+    return ledger.runs.open(TaskTry(identity, space, key_shape="test"), 3600)
+
+
+def attempt(
+    ledger: Ledger,
+    *names: str | None,
+    space: KeySpace = SPACE,
+    run_id: str = "scheduled__2025-03-31",
+    known: bool = False,
+    **who: Any,
+) -> Attempt:
+    """Claim documents with a try of its own and check that all were won.
+
+    :param known: the ledger has them already (failed, or abandoned before the effect).
+    """
+    documents = documents_of(space, *(names or ("INV-1",)))
+    own = Ownership.new(space.key_date, opened(ledger, space, run_id, **who), "test")
+    won = ledger.claim(own, space, [] if known else documents, documents if known else [])
+    assert set(won) == {document.key_hash for document in documents}
+    return Attempt(ledger, space, own, documents)
+
+
+def events_of(ledger: Ledger, key_date: date, key_hash: str) -> list[Any]:
+    with ledger.database.engine.connect() as connection:
+        return ledger.events.of_key(connection, key_date, key_hash)

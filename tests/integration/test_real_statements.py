@@ -1,0 +1,98 @@
+"""Statements that real banks wrote, from the test data of the public project wolph/mt940.
+
+They lie beside the project in `../shared/data/mt940` and are never part of it; without them these tests
+are skipped and say so.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from itertools import pairwise
+from pathlib import Path
+
+import mt940
+import pytest
+
+from airflow_guard.demo.statements import (
+    Statement,
+    StatementUnbalanced,
+    StatementUnreadable,
+    parse_statement_file,
+)
+
+FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "mt940"
+
+pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason=f"not run: no statements at {FOLDER}")
+
+
+@pytest.fixture(scope="module")
+def asnb() -> list[Statement]:
+    """A month of one account; the bank puts the payer's account where the reference should be."""
+    return parse_statement_file(FOLDER / "asnb-2020-01.sta", statement_tag=mt940.tags.StatementASNB())
+
+
+def test_a_month_of_one_account_is_31_daily_statements(asnb: list[Statement]) -> None:
+    assert [s["statement_no"] for s in asnb] == [
+        f"NL81ASNB9999999999/2020-01-{day:02d}/{day:03d}" for day in range(1, 32)
+    ]
+    assert {(s["account"], s["currency"]) for s in asnb} == {("NL81ASNB9999999999", "EUR")}
+    assert sum(len(s["lines"]) for s in asnb) == 8
+    assert sum(not s["lines"] for s in asnb) == 26, "most days have no transaction"
+
+
+def test_opening_plus_transactions_is_closing_and_the_next_opening(asnb: list[Statement]) -> None:
+    for statement in asnb:
+        total = sum(Decimal(line["amount"]) for line in statement["lines"])
+        assert Decimal(statement["opening"]) + total == Decimal(statement["closing"])
+    assert all(before["closing"] == after["opening"] for before, after in pairwise(asnb))
+    assert (asnb[0]["opening"], asnb[-1]["closing"]) == ("444.29", "501.23")
+
+
+def test_lines_have_the_shape_of_the_demo(asnb: list[Statement]) -> None:
+    assert asnb[24]["lines"] == [
+        {
+            "reference": "NL81ASNB9999999999/2020-01-25/025#0001",
+            "amount": "-1.65",
+            "entry_date": "2020-01-25",
+            "text": "Kosten gebruik betaalrekening inclusief 1 betaalpas",
+        }
+    ]
+    references = [line["reference"] for statement in asnb for line in statement["lines"]]
+    assert len(set(references)) == 8, "the same payer on several lines and days"
+
+
+def test_equal_amounts_are_told_apart_by_the_banks_reference() -> None:
+    (statement,) = parse_statement_file(FOLDER / "mbank.sta")
+    assert [(line["amount"], line["reference"]) for line in statement["lines"]] == [
+        ("0.01", "MB170119012058"),
+        ("0.01", "MB170119012085"),
+        ("0.01", "MB170119012121"),
+    ]
+    assert statement["closing"] == "0.43"
+
+
+def test_two_months_with_the_same_text_and_amount_are_two_statements() -> None:
+    statements = parse_statement_file(FOLDER / "generic.sta")
+    assert [s["statement_no"] for s in statements] == ["11111111/2011-02-01/001", "11111111/2011-03-01/002"]
+
+
+def test_a_bank_reference_shared_by_two_lines_does_not_make_them_one() -> None:
+    statements = parse_statement_file(FOLDER / "cmxl.sta", encoding="cp1252")
+    assert [len(s["lines"]) for s in statements] == [11, 2, 3]
+    assert [line["reference"] for line in statements[1]["lines"]] == ["55555#0001", "55555#0002"]
+
+
+def test_a_value_date_that_does_not_exist_keeps_the_entry_date() -> None:
+    (statement,) = parse_statement_file(FOLDER / "february-30.sta")
+    assert statement["lines"][0]["entry_date"] == "2016-03-01"
+
+
+def test_a_statement_that_does_not_balance_says_by_how_much() -> None:
+    with pytest.raises(StatementUnbalanced, match=r"raiffeisen\.sta.*difference 1123264\.00"):
+        parse_statement_file(FOLDER / "raiffeisen.sta", encoding="latin-1")
+
+
+@pytest.mark.parametrize("name", ["invalid.sta", "cmxl.sta", "asnb-2020-01.sta"])
+def test_what_is_not_swift_as_told_is_refused_by_name(name: str) -> None:
+    with pytest.raises(StatementUnreadable, match=name):
+        parse_statement_file(FOLDER / name)
