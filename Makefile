@@ -80,7 +80,8 @@ endef
 
 # $(1) folder, $(2) constraints, $(3) extra. uv is many times faster; pip is there where uv cannot reach an index.
 define install
-	$(1)/bin/uv pip install --quiet --python $(1)/bin/python -c $(2) --build-constraints $(2) -e '.[$(3)]' || \
+	@echo "$(1): installing airflow-guard[$(3)] with $(2)"
+	@$(1)/bin/uv pip install --quiet --python $(1)/bin/python -c $(2) --build-constraints $(2) -e '.[$(3)]' || \
 	  { echo 'uv could not install; trying pip'; $(1)/bin/python -m pip install -c $(2) -e '.[$(3)]'; }
 	@touch $@
 endef

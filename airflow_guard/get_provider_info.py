@@ -19,6 +19,9 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [
             {"name": "idempotent", "class-name": "airflow_guard.decorators.idempotent.idempotent_task"},
         ],
+        "triggers": [
+            {"integration-name": "Airflow Guard", "python-modules": ["airflow_guard.triggers.ledger"]},
+        ],
         # Honoured from Airflow 3.2 on; on 3.1 the console script `airflow-guard` offers the same commands.
         "cli": ["airflow_guard.cli.airflow_commands.get_cli_commands"],
         "config": {
@@ -41,7 +44,7 @@ def _options() -> dict[str, dict[str, Any]]:
             "Database schema of the ledger's tables (PostgreSQL). Empty: the connection's default schema.",
             example="guard",
         ),
-        "prefix": _option("What the names of the ledger's tables begin with.", default="guard_"),
+        "table_prefix": _option("What the names of the ledger's tables begin with.", default="guard_"),
         "deployment": _option(
             "Name of this Airflow deployment, stored with every row. A row of another deployment is never "
             "replayed: the task fails instead, so that a test system cannot cancel production.",
@@ -53,14 +56,27 @@ def _options() -> dict[str, dict[str, Any]]:
             "blocked. DAGs and tasks can choose their own.",
             default="enforce",
         ),
+        "lease_seconds": _option(
+            "How long other attempts leave a key alone after the last sign of life of the one that works on it. "
+            "Renewed at a third of it, by the database's clock. An operator's own ``lease`` comes first.",
+            default="60",
+            type_="float",
+        ),
+        "result_max_bytes": _option(
+            "Size limit of a stored result, as JSON. A result is a receipt (an id, a count), not the data.",
+            default="32768",
+            type_="integer",
+        ),
     }
 
 
-def _option(description: str, *, default: str | None = None, example: str | None = None) -> dict[str, Any]:
+def _option(
+    description: str, *, default: str | None = None, example: str | None = None, type_: str = "string"
+) -> dict[str, Any]:
     return {
         "description": description,
         "version_added": "0.1.0",
-        "type": "string",
+        "type": type_,
         "example": example,
         "default": default,
     }

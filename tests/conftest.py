@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from tests import airflow_environment
-from tests.databases import ALL, REQUIRE_VARIABLE, DatabaseNotReachable, DatabaseServers
+from tests.databases import ALL, DatabaseNotReachable, DatabaseServers, not_run
 from tests.processes import Worker
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ def database_server(database_kind: DatabaseKind, database_servers: DatabaseServe
     try:
         return database_servers.get(database_kind)
     except DatabaseNotReachable as error:
-        if os.environ.get(REQUIRE_VARIABLE, "") not in {"", "0"}:
-            pytest.fail(f"{database_kind} is required here: {error}", pytrace=False)
-        pytest.skip(f"not run: {error}")
+        not_run(str(error))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ import sqlite3
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 
 import pytest
 import sqlalchemy as sa
@@ -49,6 +49,16 @@ def databases(*kinds: DatabaseKind) -> pytest.MarkDecorator:
         msg = f"unknown kinds of database: {sorted(unknown)}; there are {ALL}"
         raise ValueError(msg)
     return pytest.mark.databases(*kinds)
+
+
+def not_run(reason: str) -> NoReturn:
+    """Skip this test and say why, or fail it where everything is required.
+
+    :param reason: what is missing, and how to provide it.
+    """
+    if os.environ.get(REQUIRE_VARIABLE, "") not in {"", "0"}:
+        pytest.fail(f"required here, but not run: {reason}", pytrace=False)
+    pytest.skip(f"not run: {reason}")
 
 
 class DatabaseNotReachable(Exception):

@@ -58,7 +58,7 @@ class DocumentReader:
         hasher = self._hasher
         if isinstance(item, Mapping):
             identity = self._identity(item)
-            content = fingerprint(item, self._fields)
+            content = fingerprint(item, self._fields, self._document_key)
         else:
             identity, content = item, None
         name = hasher.normalise(identity)
@@ -128,25 +128,31 @@ class Repetitions:
 
 def without_repetitions(chunk: list[Document]) -> Repetitions:
     """Split a chunk into documents once each, harmless repetitions and contradictions."""
-    seen: dict[str, Document] = {}
-    repeated: list[Document] = []
-    conflicts: dict[str, list[tuple[Document, DuplicateDocumentError]]] = {}
+    mentions: dict[str, list[Document]] = {}
     for document in chunk:
-        first = seen.setdefault(document.key_hash, document)
-        if first is document:
-            continue
-        fields = changed_fields(first.fingerprint, document.fingerprint)
-        if fields is None and (first.fingerprint is None) == (document.fingerprint is None):
-            repeated.append(document)
-            continue
-        error = DuplicateDocumentError(
-            f"Document {document.name!r} is listed twice with different content"
-            f"{' in ' + ', '.join(fields) if fields else ''}. All its mentions are held back, nothing was claimed: "
-            "correct the list, or make the identity (document_key) finer."
-        )
-        conflicts.setdefault(document.key_hash, [(first, error)]).append((document, error))
-    return Repetitions(
-        unique=[document for key_hash, document in seen.items() if key_hash not in conflicts],
-        repeated=[document for document in repeated if document.key_hash not in conflicts],
-        conflicting=[pair for pairs in conflicts.values() for pair in pairs],
+        mentions.setdefault(document.key_hash, []).append(document)
+    found = Repetitions([], [], [])
+    for first, *more in mentions.values():
+        if not more:
+            found.unique.append(first)
+        elif all(_same_content(first, document) for document in more):
+            found.unique.append(first)
+            found.repeated.extend(more)
+        else:
+            error = _contradiction(first, more)
+            found.conflicting.extend((document, error) for document in (first, *more))
+    return found
+
+
+def _same_content(first: Document, second: Document) -> bool:
+    both_or_neither = (first.fingerprint is None) == (second.fingerprint is None)
+    return both_or_neither and changed_fields(first.fingerprint, second.fingerprint) is None
+
+
+def _contradiction(first: Document, more: Iterable[Document]) -> DuplicateDocumentError:
+    fields = {field for each in more for field in changed_fields(first.fingerprint, each.fingerprint) or ()}
+    return DuplicateDocumentError(
+        f"Document {first.name!r} is listed several times with different content"
+        f"{' in ' + ', '.join(sorted(fields)) if fields else ''}. All its mentions are held back, nothing was "
+        "claimed: correct the list, or make the identity (document_key) finer."
     )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +12,7 @@ from airflow_guard.core.errors import ConfigurationError, NotAvailableYet
 Verify = Callable[..., bool | None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Database:
     """The effect is rows in the ledger's own database, written through ``connection``.
 
@@ -29,8 +29,11 @@ class Database:
     def __post_init__(self) -> None:
         _refuse_on_rerun(self.on_rerun)
 
+    def __repr__(self) -> str:
+        return _written(self)
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, repr=False)
 class External:
     """The effect is outside the ledger's database: a payment, a message, a file.
 
@@ -94,7 +97,10 @@ class External:
             )
 
     def _check_safe_errors(self) -> None:
-        errors: tuple[Any, ...] = tuple(self.safe_errors)
+        given: Any = self.safe_errors
+        if isinstance(given, type) or not isinstance(given, Iterable):
+            raise ConfigurationError(f"External(safe_errors={given!r}) must be a list of exception classes.")
+        errors: tuple[Any, ...] = tuple(given)
         for error in errors:
             if not (isinstance(error, type) and issubclass(error, Exception)):
                 raise ConfigurationError(f"External(safe_errors=…): {error!r} is not an exception class.")
@@ -104,6 +110,9 @@ class External:
                     "was sent. Name the errors that prove that nothing was sent."
                 )
         object.__setattr__(self, "safe_errors", errors)
+
+    def __repr__(self) -> str:
+        return _written(self)
 
 
 SideEffect = Database | External
@@ -124,6 +133,22 @@ def side_effect_of(value: str | SideEffect) -> SideEffect:
         f'side_effect={value!r}: use "external", "database", External(…) or Database(). The classes must be '
         "called: External(), not External."
     )
+
+
+def _written(effect: SideEffect) -> str:
+    """Return an effect as a DAG file writes it, the same in every process: it becomes part of the serialised DAG,
+    and a memory address in it would make each parse a new version."""
+    given = [(each.name, getattr(effect, each.name)) for each in fields(effect)]
+    parts = [f"{name}={_value(value)}" for name, value in given if value not in (None, (), "hold")]
+    return f"{type(effect).__name__}({', '.join(parts)})"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_value(each) for each in value)}]"
+    if callable(value):
+        return str(getattr(value, "__qualname__", type(value).__qualname__))
+    return repr(value)
 
 
 def _refuse_on_rerun(on_rerun: object) -> None:

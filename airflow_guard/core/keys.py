@@ -11,7 +11,7 @@ import unicodedata
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, datetime
 
 from airflow_guard.core.errors import ConfigurationError, DocumentError
 
@@ -94,7 +94,7 @@ class KeySpace:
     :param once_per: ``"date"``: once per business date (and cycle) and document; ``"document"``: once per
         document, whatever the date.
     :param deployment: name of the Airflow deployment; part of the idempotency key only.
-    :raises ConfigurationError: a part is empty, too long or holds a control character.
+    :raises ConfigurationError: a part is empty, too long, of another type or holds a control character.
     """
 
     key_namespace: str
@@ -110,8 +110,16 @@ class KeySpace:
         _check_part("deployment", self.deployment, MAX_NAME_LENGTH)
         if self.cycle:
             _check_part("cycle", self.cycle, MAX_CYCLE_LENGTH)
+        given: object = self.business_date
+        if not isinstance(given, date) or isinstance(given, datetime):
+            # An instant's text is longer than its date's, so it would silently make another key.
+            raise ConfigurationError(
+                f"business_date={self.business_date!r} is not a date. It is part of the key."
+            )
         if self.once_per not in ("date", "document"):
             raise ConfigurationError(f'once_per={self.once_per!r}: use "date" or "document".')
+        if self.once_per == "date" and self.business_date == DATELESS:
+            raise ConfigurationError(f"business_date={DATELESS} stands for keys without a date.")
         if self.once_per == "document" and self.cycle:
             raise ConfigurationError(
                 'once_per="document" holds whatever the date and cycle: leave out cycle, or use once_per="date".'

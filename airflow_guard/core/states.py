@@ -87,7 +87,12 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(State.IN_PROGRESS, Event.REJECT, State.REJECTED),
     Transition(State.IN_PROGRESS, Event.FAIL, State.FAILED),
     Transition(State.IN_PROGRESS, Event.DOUBT, State.IN_DOUBT),
+    # The attempt that others gave up tells more of what happened to it: its last sign of life moves.
+    Transition(State.IN_DOUBT, Event.DOUBT, State.IN_DOUBT),
     Transition(State.IN_DOUBT, Event.LATE_REPORT, State.COMPLETED),
+    # It alone can prove that nothing happened, or that the business refused it.
+    Transition(State.IN_DOUBT, Event.LATE_REPORT, State.FAILED),
+    Transition(State.IN_DOUBT, Event.LATE_REPORT, State.REJECTED),
     # A "did not happen" that the attempt itself refutes, before anybody claimed the key again: what it reports
     # has happened, so leaving the key claimable would make a second effect.
     Transition(State.FAILED, Event.LATE_REPORT, State.COMPLETED),

@@ -6,20 +6,22 @@ rows and completion commit together, or neither does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
 from types import TracebackType
 from typing import Any, NoReturn
 
 import sqlalchemy as sa
 
-from airflow_guard.core.errors import OwnershipLost, TransactionError, UnknownCommit
+from airflow_guard.core.errors import LedgerUnavailable, OwnershipLost, TransactionError, UnknownCommit
 from airflow_guard.core.states import Phase, State
+from airflow_guard.store import dialects
 from airflow_guard.store.database import UNKNOWN_COMMIT_PATIENCE_S, commit, translated
 from airflow_guard.store.ledger import Ledger, Ownership
 
 _SAVEPOINT = "airflow_guard_business"
-_REFUSED = ("commit", "rollback", "close", "invalidate", "detach")
+_REFUSED = ("commit", "rollback", "close", "detach", "get_transaction")
+_ABORTED = "25P02"
 
 
 class Ending(StrEnum):
@@ -40,12 +42,10 @@ class BusinessTransaction:
     :raises OwnershipLost: on entering: another attempt owns a key (retryable).
     """
 
-    def __init__(self, ledger: Ledger, own: Ownership, hashes: Sequence[str], batch_id: str | None = None) -> None:
+    def __init__(self, ledger: Ledger, own: Ownership, hashes: Sequence[str]) -> None:
         self._ledger = ledger
         self._own = own
         self._hashes = list(hashes)
-        self._batch_id = batch_id
-        self._parameters: dict[str, Any] = {"d": own.key_date, "hashes": self._hashes, "token": own.token}
         # PostgreSQL tells by the row's transaction id whether the callable ended the transaction; elsewhere a
         # savepoint tells, since it does not survive a commit or rollback.
         self._savepoint = ledger.database.dialect != "postgresql"
@@ -57,9 +57,8 @@ class BusinessTransaction:
             try:
                 self._transaction = self.connection.begin()
                 database.durable(self.connection)
-                entered = self.connection.execute(
-                    self._ledger.statements.enter_transaction, {**self._parameters, "batch": self._batch_id}
-                )
+                enter = self._ledger.statements.enter_transaction
+                entered = enter.run(self.connection, self._own.key_date, self._hashes, token=self._own.token)
                 if entered.rowcount != len(self._hashes):
                     raise OwnershipLost(
                         f"{len(self._hashes) - entered.rowcount} of {len(self._hashes)} keys are owned by another "
@@ -72,28 +71,48 @@ class BusinessTransaction:
                 raise
         for name in _REFUSED:
             setattr(self.connection, name, _refusal(name))
+        # SQLAlchemy invalidates a connection that breaks, with the error; only the callable does it without.
+        vars(self.connection)["invalidate"] = _invalidation(self.connection.invalidate)
         return self.connection
 
     def complete(self, outcome: str | None) -> None:
         """Complete the keys and commit everything.
 
-        :raises TransactionError: the callable ended the transaction by itself.
+        :raises TransactionError: the callable ended the transaction by itself, or swallowed an error that ended it.
+        :raises LedgerUnavailable: the connection broke before the commit: nothing was committed (retryable).
         :raises UnknownCommit: the answer to the commit was lost; ask :meth:`ending`.
         """
+        self._take_back()
         with translated("end of a business transaction"):
-            if self._savepoint:
-                self._release_savepoint()
-            done = self.connection.execute(
-                self._ledger.statements.complete_in_transaction, {**self._parameters, "outcome": outcome}
-            )
+            try:
+                if self._savepoint:
+                    self._release_savepoint()
+                complete = self._ledger.statements.complete_in_transaction
+                done = complete.run(
+                    self.connection, self._own.key_date, self._hashes, token=self._own.token, outcome=outcome
+                )
+            except sa.exc.InvalidRequestError as error:
+                raise LedgerUnavailable(
+                    f"The connection broke while the callable used it; nothing was committed ({error})."
+                ) from error
+            except sa.exc.DBAPIError as error:
+                if dialects.error_code(error) == _ABORTED:
+                    raise TransactionError(_SWALLOWED) from error
+                raise
             if done.rowcount != len(self._hashes):
                 raise TransactionError(_ENDED)
             commit(self._transaction, self.connection)
+
+    def _take_back(self) -> None:
+        for name in (*_REFUSED, "invalidate"):
+            vars(self.connection).pop(name, None)
 
     def _release_savepoint(self) -> None:
         try:
             self.connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
         except sa.exc.DBAPIError as error:
+            if dialects.is_down(error) or dialects.is_transient(error):
+                raise
             raise TransactionError(_ENDED) from error
 
     def __exit__(
@@ -102,8 +121,7 @@ class BusinessTransaction:
         self._close()
 
     def _close(self) -> None:
-        for name in _REFUSED:
-            vars(self.connection).pop(name, None)
+        self._take_back()
         try:
             if self.connection.in_transaction():
                 self.connection.rollback()
@@ -124,9 +142,7 @@ class BusinessTransaction:
 
         def work(connection: sa.Connection) -> Ending:
             self._ledger.database.limit_locks(connection)
-            locked = connection.execute(
-                self._ledger.statements.lock, {"d": self._own.key_date, "hashes": self._hashes}
-            ).all()
+            locked = self._ledger.statements.lock.run(connection, self._own.key_date, self._hashes).all()
             return _ending([row for row in locked if row.owner_token == self._own.token], len(self._hashes))
 
         try:
@@ -141,9 +157,14 @@ class BusinessTransaction:
 
 
 _ENDED = (
-    "The callable ended the transaction that it was lent (a commit or rollback by itself, or DDL that commits "
-    "implicitly). With side_effect=\"database\" only the operator commits; for work that must commit by itself use "
+    "The callable ended the transaction that it was lent (a commit or rollback by itself, DDL that commits "
+    "implicitly, or a deadlock that it swallowed). With side_effect=\"database\" only the operator commits; for work that must commit by itself use "
     "side_effect=\"external\"."
+)
+
+_SWALLOWED = (
+    "The callable swallowed an error of the database, which had aborted the transaction: nothing was committed. Put "
+    "statements that may fail into \"with connection.begin_nested():\"."
 )
 
 
@@ -171,3 +192,15 @@ def _refusal(name: str) -> Any:
         )
 
     return refuse
+
+
+def _invalidation(invalidate: Callable[[BaseException], None]) -> Callable[..., None]:
+    refuse = _refusal("invalidate")
+
+    def invalidate_broken(exception: BaseException | None = None) -> None:
+        if exception is None:
+            refuse()
+        else:
+            invalidate(exception)
+
+    return invalidate_broken

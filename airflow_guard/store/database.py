@@ -100,6 +100,7 @@ class LedgerDatabase:
         """
         deadline = time.monotonic() + patience_s
         repeats, unknown = 0, False
+        failure: LedgerError
         while True:
             try:
                 return self._write_once(work)
@@ -108,9 +109,10 @@ class LedgerDatabase:
                 if repeats <= _MAX_REPEATS:
                     time.sleep(random.uniform(0.0, 0.01 * 2**repeats))  # noqa: S311 - not cryptographic
                     continue
-                raise LedgerBusy(f"{repeats} deadlocks or serialisation failures in a row: {error}") from error
+                failure = LedgerBusy(f"{repeats} deadlocks or serialisation failures in a row: {error}")
+                raise failure if not unknown else _still_unknown(failure) from error
             except UnknownCommit as error:
-                failure: LedgerError = error
+                failure = error
                 if not unknown:
                     # Only the repetition finds out, so it gets some time even without patience.
                     unknown, deadline = True, max(deadline, time.monotonic() + UNKNOWN_COMMIT_PATIENCE_S)
@@ -141,14 +143,21 @@ class LedgerDatabase:
         if self._relaxed_commit:
             connection.exec_driver_sql("SET LOCAL synchronous_commit = on")
 
-    def limit_locks(self, connection: sa.Connection, seconds: int = LOCK_TIMEOUT_S) -> None:
-        """Let the current transaction wait for locks only so long (SQLite and MySQL: set at connect)."""
+    def limit_locks(self, connection: sa.Connection, seconds: float | None = None) -> None:
+        """Let the current transaction wait for locks only so long (SQLite and MySQL: set at connect).
+
+        :param seconds: instead of ``LOCK_TIMEOUT_S``.
+        """
         if self.dialect == dialects.POSTGRES:
-            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{int(seconds * 1000)}ms'")
+            limit_ms = int((LOCK_TIMEOUT_S if seconds is None else seconds) * 1000)
+            connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{limit_ms}ms'")
 
 
-class _Transient(Exception):
-    """A deadlock or serialisation failure: the transaction is rolled back, repeat it."""
+class _Transient(LedgerBusy):
+    """A deadlock or serialisation failure: the transaction is rolled back, repeat it.
+
+    Where it is not repeated here (a read, a business transaction), the caller sees a busy ledger.
+    """
 
 
 def commit(transaction: sa.RootTransaction, connection: sa.Connection) -> None:
@@ -187,7 +196,7 @@ def translated(doing: str) -> Iterator[None]:
 def meaning(error: DBAPIError, doing: str) -> Exception:
     """Return what an error of the driver means for the ledger; programming errors are returned as they are."""
     if dialects.is_transient(error):
-        return _Transient(str(error.orig))
+        return _Transient(f"A deadlock or serialisation failure ({doing}), rolled back: {error.orig}. Try again.")
     if dialects.is_busy(error):
         return LedgerBusy(f"A lock in the ledger was not free in time ({doing}): {error.orig}. Try again.")
     if dialects.is_missing(error):
@@ -211,10 +220,14 @@ def _prepare(engine: sa.Engine, dialect: str) -> None:
 
 
 def _prepare_postgres(connection: Any, record: Any) -> None:
-    # Server-side prepared statements live in a session; behind PgBouncer in transaction mode the next
-    # transaction may be another session's.
+    # Server-side prepared statements live in a session; behind a pooler in transaction mode the next transaction may
+    # be another session's. A pooler shows itself by a process id of its own in the start-up packet.
     if hasattr(connection, "prepare_threshold"):
-        connection.prepare_threshold = None
+        cursor = connection.execute("SELECT pg_backend_pid()")
+        (backend,) = cursor.fetchone()
+        connection.rollback()
+        if backend != connection.info.backend_pid:
+            connection.prepare_threshold = None
 
 
 def _prepare_mysql(connection: Any, record: Any) -> None:

@@ -69,4 +69,5 @@ def storable(value: str | None, limit: int = MAX_TEXT_CHARACTERS) -> str | None:
     """Return a text that every database stores: no NUL, no lone surrogates, bounded."""
     if value is None:
         return None
-    return value[:limit].replace("\x00", "\\x00").encode("utf-8", "replace").decode()
+    # Cut once more: what replaces a character may be longer than it.
+    return value[:limit].replace("\x00", "\\x00").encode("utf-8", "replace").decode()[:limit]

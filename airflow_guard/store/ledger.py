@@ -15,11 +15,11 @@ from airflow_guard.core.errors import OwnershipLost
 from airflow_guard.core.guard import LedgerRow, TaskIdentity
 from airflow_guard.core.keys import NORMALISER_VERSION, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store import dialects
+from airflow_guard.store import aliases, dialects
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.events import AuditEvent, EventLog, storable
 from airflow_guard.store.rows import ledger_row
-from airflow_guard.store.statements import Statements
+from airflow_guard.store.statements import ByKeys, Statements
 from airflow_guard.store.task_runs import TaskRuns
 
 T = TypeVar("T")
@@ -94,13 +94,11 @@ class Ledger:
 
     def lookup(self, key_date: date, hashes: Sequence[str]) -> Sequence[Any]:
         """Return the short rows (see ``Statements.lookup``) of the keys that the ledger knows."""
-        parameters = {"d": key_date, "hashes": list(hashes)}
-        return self.database.read(lambda c: c.execute(self.statements.lookup, parameters).all())
+        return self.database.read(lambda c: self.statements.lookup.run(c, key_date, hashes).all())
 
     def read(self, key_date: date, hashes: Sequence[str]) -> dict[str, LedgerRow]:
         """Return all about the keys that the ledger knows, with the database's view of leases and ages."""
-        parameters = {"d": key_date, "hashes": list(hashes)}
-        rows = self.database.read(lambda c: c.execute(self.statements.read, parameters).all())
+        rows = self.database.read(lambda c: self.statements.read.run(c, key_date, hashes).all())
         people = self.identities(
             run for row in rows for run in (row.task_run_id, row.first_task_run_id) if run is not None
         )
@@ -137,11 +135,12 @@ class Ledger:
         :param new: documents that the ledger does not know (none → in_progress).
         :param known: documents that look claimable (failed, or lease over with no effect begun).
         :raises LedgerBusy: a lock was not free in time: treat the keys as in progress elsewhere.
+        :raises OwnershipLost: the operation was renamed since the task looked for aliases (retryable).
         """
         s = self.statements
         new = sorted(new, key=lambda document: document.key_hash)
         hashes = sorted(document.key_hash for document in (*new, *known))
-        everything = {"d": own.key_date, "hashes": hashes, "token": own.token}
+        name = aliases.name_hash(space.key_namespace, space.operation)
 
         def work(connection: sa.Connection) -> dict[str, Claimed]:
             self.database.limit_locks(connection)
@@ -149,7 +148,13 @@ class Ledger:
                 self._take(connection, own, space, known)
             if new:
                 connection.execute(s.insert_claims, self._claim_parameters(own, space, new, normaliser))
-            won = connection.execute(s.owned, everything).all()
+            won = s.owned.run(connection, own.key_date, hashes, token=own.token, name=name).all()
+            if won and won[0].renamed:
+                # Looked up after the inserts: a rename holds off writers, so it came before them or comes after.
+                raise OwnershipLost(
+                    f"{space.key_namespace} / {space.operation} was renamed in the ledger while this task ran. Nothing "
+                    "was claimed; another try meets the keys under their new names."
+                )
             return {
                 row.key_hash: Claimed(row.key_hash, row.attempt, row.generation, row.idempotency_key, row.batch_id)
                 for row in won
@@ -161,18 +166,14 @@ class Ledger:
         self, connection: sa.Connection, own: Ownership, space: KeySpace, known: Sequence[Document]
     ) -> None:
         s, by_hash = self.statements, {document.key_hash: document for document in known}
-        parameters: dict[str, Any] = {"d": own.key_date, "hashes": sorted(by_hash)}
-        locked = connection.execute(s.lock_claimable, parameters).all()
+        locked = s.lock_claimable.run(connection, own.key_date, sorted(by_hash)).all()
         if not locked:
             return
         taken = [row.key_hash for row in locked]
-        connection.execute(s.take, {**parameters, "hashes": taken, "token": own.token, "run": own.task_run_id})
+        s.take.run(connection, own.key_date, taken, token=own.token, run=own.task_run_id)
         for key_hash in taken:
             content = by_hash[key_hash].fingerprint
-            connection.execute(
-                s.refresh_fingerprint,
-                {"d": own.key_date, "hashes": [key_hash], "token": own.token, "print_": content},
-            )
+            s.refresh_fingerprint.run(connection, own.key_date, [key_hash], token=own.token, print_=content)
         taken_over = [row for row in locked if row.state == State.IN_PROGRESS.value]
         self.events.write(
             connection,
@@ -198,12 +199,13 @@ class Ledger:
             "p_task_run_id": own.task_run_id, "p_first_task_run_id": own.task_run_id,
         }  # fmt: skip
         if self.database.dialect == dialects.POSTGRES:
-            return shared | {
-                "key_hash": [document.key_hash for document in new],
-                "document": [document.name for document in new],
-                "idempotency_key": [document.idempotency_key for document in new],
-                "fingerprint": [document.fingerprint for document in new],
+            lists = {
+                "key_hash": (document.key_hash for document in new),
+                "document": (document.name for document in new),
+                "idempotency_key": (document.idempotency_key for document in new),
+                "fingerprint": (document.fingerprint for document in new),
             }
+            return shared | {name: dialects.list_value(dialects.POSTGRES, items) for name, items in lists.items()}
         return [
             shared
             | {
@@ -257,7 +259,9 @@ class Ledger:
         """Record effects as done, each with its own result, in the caller's transaction; return the keys not ours."""
         if len(outcomes) > 1 and self.statements.complete_many is not None:
             parameters = {
-                "d": own.key_date, "token": own.token, "hashes": list(outcomes), "outcomes": list(outcomes.values()),
+                "d": own.key_date, "token": own.token,
+                "hashes": dialects.list_value(self.database.dialect, outcomes),
+                "outcomes": dialects.list_value(self.database.dialect, outcomes.values()),
             }  # fmt: skip
             if connection.execute(self.statements.complete_many, parameters).rowcount == len(outcomes):
                 return set()
@@ -277,12 +281,21 @@ class Ledger:
         return self.write(lambda c: self.apply(c, own, REJECT, hashes, why=storable(why)), patience_s=patience_s)
 
     def doubt(self, own: Ownership, hashes: Sequence[str], why: str, *, patience_s: float = 0.0) -> set[str]:
-        """Record that effects may or may not have happened (in_progress/begun → in_doubt), with an event."""
+        """Record that effects may or may not have happened (in_progress/begun → in_doubt), with an event.
+
+        Where others have marked the attempt in doubt before, this is a later sign of its life.
+        """
+        said = storable(why)
 
         def work(connection: sa.Connection) -> set[str]:
-            lost = self.apply(connection, own, DOUBT, hashes, why=storable(why))
-            self._record(connection, own, [h for h in hashes if h not in lost], "doubt", why,
-                         State.IN_PROGRESS, State.IN_DOUBT)  # fmt: skip
+            locked = self.statements.lock.run(connection, own.key_date, hashes)
+            rows = {row.key_hash: row for row in locked}
+            lost = self.apply(connection, own, DOUBT, hashes, why=said)
+            for before in (State.IN_PROGRESS, State.IN_DOUBT):
+                # A repetition after a lost commit finds its own words, and is no second event.
+                marked = [key for key, row in rows.items() if key not in lost and row.state == before]
+                new = [key for key in marked if before is State.IN_PROGRESS or rows[key].error != said]
+                self._record(connection, own, new, "doubt", why, before, State.IN_DOUBT, rows=rows)
             return lost
 
         return self.write(work, patience_s=patience_s)
@@ -299,8 +312,8 @@ class Ledger:
         def work(connection: sa.Connection) -> int:
             marked = 0
             for row in candidates:
-                parameters = {"d": key_date, "hashes": [row.key_hash], "token": row.owner_token, "why": why}
-                if connection.execute(self.statements.doubt_expired, parameters).rowcount == 1:
+                expired = self.statements.doubt_expired
+                if expired.run(connection, key_date, [row.key_hash], token=row.owner_token, why=why).rowcount == 1:
                     own = Ownership(key_date, row.owner_token, row.task_run_id or 0, actor)
                     self._record(connection, own, [row.key_hash], "doubt", why, State.IN_PROGRESS, State.IN_DOUBT)
                     marked += 1
@@ -318,13 +331,26 @@ class Ledger:
         :return: whether the rows were still pending and ours.
         """
         s = self.statements
-        parameters: dict[str, Any] = {"d": own.key_date, "hashes": list(hashes), "token": own.token, "why": storable(why)}
         statement = s.follow_up_failed if failed else s.follow_up_done
+        values: dict[str, Any] = {"token": own.token, "why": storable(why)}
         if not failed:
-            parameters["outcome"] = outcome
-        return self.write(
-            lambda c: bool(c.execute(statement, parameters).rowcount == len(hashes)), patience_s=patience_s
-        )
+            values["outcome"] = outcome
+        target = FollowUp.FAILED if failed else FollowUp.NONE
+
+        def work(connection: sa.Connection) -> bool:
+            if statement.run(connection, own.key_date, hashes, **values).rowcount == len(hashes):
+                return True
+            # A repetition after a lost commit finds its own work done.
+            done = [
+                row
+                for row in s.lock.run(connection, own.key_date, hashes)
+                if (row.owner_token, row.state, row.follow_up) == (own.token, State.COMPLETED, target)
+                and row.error == values["why"]
+                and (failed or row.result == outcome)
+            ]
+            return len(done) == len(hashes)
+
+        return self.write(work, patience_s=patience_s)
 
     def write(self, work: Callable[[sa.Connection], T], *, patience_s: float = 0.0) -> T:
         """Run repeatable writes in one transaction, see :meth:`LedgerDatabase.write`."""
@@ -338,49 +364,73 @@ class Ledger:
         The row count is checked; only where it differs are the rows locked and looked at: a repetition after a
         lost commit finds its own work done, a late report follows its own path, the rest is lost.
         """
-        parameters = {"d": own.key_date, "hashes": list(hashes), "token": own.token, **values}
-        statement = getattr(self.statements, change.statement)
-        if connection.execute(statement, parameters).rowcount == len(hashes):
+        statement: ByKeys = getattr(self.statements, change.statement)
+        if statement.run(connection, own.key_date, hashes, token=own.token, **values).rowcount == len(hashes):
             return set()
         return self._account_for(connection, own, change, hashes, values)
 
     def _account_for(
         self, connection: sa.Connection, own: Ownership, change: Change, hashes: Sequence[str], values: dict[str, Any]
     ) -> set[str]:
-        locked = connection.execute(self.statements.lock, {"d": own.key_date, "hashes": list(hashes)}).all()
+        locked = self.statements.lock.run(connection, own.key_date, hashes).all()
         rows = {row.key_hash: row for row in locked}
         lost = set()
         for key_hash in hashes:
             row = rows.get(key_hash)
             ours = row is not None and row.owner_token == own.token
             if ours and reached(row, change):
+                self._add_result(connection, own, change, row, values)
                 continue
             if ours and change.late and self._late(connection, own, change, row, values):
                 continue
-            if change is COMPLETE:
-                self._conflict(connection, own, key_hash, row)
+            self._tell_conflict(connection, own, change, key_hash, row)
             lost.add(key_hash)
         return lost
+
+    def _add_result(
+        self, connection: sa.Connection, own: Ownership, change: Change, row: Any, values: dict[str, Any]
+    ) -> None:
+        """Keep what an attempt got whose effect somebody else has recorded as happened."""
+        if change is not COMPLETE or row.result is not None or row.follow_up != FollowUp.NONE:
+            return
+        outcome, follow = values["outcome"], values["follow"]
+        if outcome is not None or follow == FollowUp.PENDING:
+            late = self.statements.late_result
+            late.run(connection, own.key_date, [row.key_hash], token=own.token, outcome=outcome, follow=follow)
 
     def _late(
         self, connection: sa.Connection, own: Ownership, change: Change, row: Any, values: dict[str, Any]
     ) -> bool:
-        statement = getattr(self.statements, change.late or "")
-        parameters = {"d": own.key_date, "hashes": [row.key_hash], "token": own.token, **values}
-        if connection.execute(statement, parameters).rowcount != 1:
+        statement: ByKeys = getattr(self.statements, change.late or "")
+        if statement.run(connection, own.key_date, [row.key_hash], token=own.token, **values).rowcount != 1:
             return False
         self._record(connection, own, [row.key_hash], "late_report", "the attempt itself reported after all",
                      State(row.state), change.target[0], rows={row.key_hash: row})  # fmt: skip
         return True
 
-    def _conflict(self, connection: sa.Connection, own: Ownership, key_hash: str, row: Any) -> None:
+    def _tell_conflict(
+        self, connection: sa.Connection, own: Ownership, change: Change, key_hash: str, row: Any
+    ) -> None:
+        """Write an event where an attempt reports the contrary of what the ledger has."""
         found = f"state {row.state}, attempt {row.attempt}" if row is not None else "no row"
-        self._record(
-            connection, own, [key_hash], "conflict",
-            f"an attempt reports that its effect happened, but the key is no longer its own ({found}): it was "
-            "resolved as not happened, and may have been executed again. Compare with the receiver.",
-            None, None, rows={key_hash: row} if row is not None else {},
-        )  # fmt: skip
+        ours = row is not None and row.owner_token == own.token
+        if change is COMPLETE:
+            why = (
+                f"an attempt reports that its effect happened, but the key is no longer its own ({found}): it was "
+                "resolved as not happened, and may have been executed again. Compare with the receiver."
+            )
+        elif change in (FAIL_BEGUN, REJECT) and ours and row.state == State.COMPLETED:
+            why = (
+                f"an attempt reports that its effect did not happen, but it was resolved as happened ({found}). "
+                "Compare with the receiver: it may have to be done by hand."
+            )
+        else:
+            return
+        known = self.events.of_key(connection, own.key_date, key_hash)
+        if any((event.kind, event.owner_token, event.reason) == ("conflict", own.token, why) for event in known):
+            return  # a repetition after a lost commit
+        rows = {key_hash: row} if row is not None else {}
+        self._record(connection, own, [key_hash], "conflict", why, None, None, rows=rows)
 
     def _record(
         self, connection: sa.Connection, own: Ownership, hashes: Sequence[str], kind: str, why: str,
@@ -389,8 +439,7 @@ class Ledger:
         if not hashes:
             return
         if rows is None:
-            found = connection.execute(self.statements.lock, {"d": own.key_date, "hashes": list(hashes)})
-            rows = {row.key_hash: row for row in found}
+            rows = {row.key_hash: row for row in self.statements.lock.run(connection, own.key_date, hashes)}
         self.events.write(
             connection,
             *(

@@ -331,9 +331,7 @@ class _Work:
             why = f"{self._consequence.words} by {self._actor}: {self._reason}"
             why += f" (before: {before})" if before else ""
             keys = [row.key_hash for row in group]
-            changed = connection.execute(
-                statement, {"d": key_date, "hashes": keys, "token": token, "why": storable(why)}
-            ).rowcount
+            changed = statement.run(connection, key_date, keys, token=token, why=storable(why)).rowcount
             if changed != len(keys):  # cannot be: the rows are locked
                 raise ResolutionError(f"{changed} of {len(keys)} keys could be changed: none of them was.")
         self._ledger.events.write(connection, *(self._event(row) for row in rows.values()))
@@ -349,9 +347,9 @@ class _Work:
 
 def _locked(ledger: Ledger, connection: sa.Connection, key_date: date, keys: Iterable[str]) -> dict[str, Any]:
     """Lock rows in the order of their keys, then read them with what the database says of their leases."""
-    parameters = {"d": key_date, "hashes": sorted(keys)}
-    connection.execute(ledger.statements.lock, parameters).all()
-    return {row.key_hash: row for row in connection.execute(ledger.statements.read, parameters)}
+    ordered = sorted(keys)
+    ledger.statements.lock.run(connection, key_date, ordered).all()
+    return {row.key_hash: row for row in ledger.statements.read.run(connection, key_date, ordered)}
 
 
 def _mark_in_doubt(
@@ -360,11 +358,10 @@ def _mark_in_doubt(
     """Mark locked rows (in_progress/begun, lease over → in_doubt); return those that were marked."""
     marked: set[str] = set()
     for (token,), group in _grouped(rows, "owner_token").items():
-        parameters = {"d": key_date, "hashes": [row.key_hash for row in group], "token": token}
-        changed = connection.execute(
-            ledger.statements.doubt_expired, {**parameters, "why": storable(why)}
-        ).rowcount
-        now = connection.execute(ledger.statements.lock, parameters).all()
+        hashes = [row.key_hash for row in group]
+        expired = ledger.statements.doubt_expired
+        changed = expired.run(connection, key_date, hashes, token=token, why=storable(why)).rowcount
+        now = ledger.statements.lock.run(connection, key_date, hashes).all()
         marked_here = {row.key_hash for row in now if row.state == State.IN_DOUBT}
         if changed != len(marked_here):  # cannot be: the rows are locked
             raise ResolutionError(

@@ -13,6 +13,7 @@ from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.dialects import utc_after, utc_now
+from airflow_guard.store.events import storable
 
 COUNTS = ("documents", "executed", "replayed", "blocked", "rejected", "failed", "in_doubt", "waiting")
 
@@ -99,7 +100,7 @@ class TaskRuns:
             connection.execute(
                 sa.update(self._run)
                 .where(self._run.c.id == task_run_id)
-                .values(outcome=outcome, error=error, ended_at=utc_now(), **values)
+                .values(outcome=outcome, error=storable(error), ended_at=utc_now(), **values)
             )
             connection.execute(sa.delete(self._lease).where(self._lease.c.task_run_id == task_run_id))
 
@@ -180,10 +181,13 @@ class TaskRuns:
 
 
 def aware(value: datetime | None) -> datetime | None:
-    """Return an instant from the database as aware UTC; MySQL and SQLite give it without a zone."""
-    if value is None or value.tzinfo is not None:
-        return value
-    return value.replace(tzinfo=UTC)
+    """Return an instant from the database as aware UTC.
+
+    MySQL and SQLite give it without a zone, PostgreSQL in the zone of the session.
+    """
+    if value is None:
+        return None
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
 def as_stored(value: datetime | None, dialect: str) -> datetime | None:

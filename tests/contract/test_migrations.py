@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import ast
 import logging
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -168,8 +171,17 @@ def test_processes_that_migrate_at_the_same_time_all_succeed(
     database: DatabaseUnderTest, ledger: LedgerDatabase
 ) -> None:
     answers = at_the_same_time(migrate_in_a_process, database.url, processes=4)
-    assert sorted(answers) == [[], [], [], ["0001"]]
+    assert sorted(answers, key=str) == [["0001"], [], [], []]
     check_migrated(ledger)
+
+
+@databases("sqlite")
+def test_threads_of_one_process_can_migrate_ledgers_of_their_own(
+    database: DatabaseUnderTest, open_ledger: Callable[..., LedgerDatabase]
+) -> None:
+    ledgers = [open_ledger(f"{database.url}.{number}") for number in range(6)]
+    with ThreadPoolExecutor(max_workers=6) as threads:
+        assert list(threads.map(migrate, ledgers)) == [["0001"]] * 6
 
 
 @databases("sqlite")
@@ -207,6 +219,24 @@ def test_a_migration_that_cannot_start_says_so(
         migrate(ledger, patience_s=0)
     holder.dispose()
     assert migrate(ledger) == ["0001"]
+
+
+@databases("sqlite")
+def test_checking_a_ledger_does_not_import_alembic(
+    database: DatabaseUnderTest, ledger: LedgerDatabase
+) -> None:
+    # A task does it each time, and the import costs more than the query.
+    migrate(ledger)
+    program = (
+        "import sys\n"
+        "from airflow_guard.store.database import LedgerDatabase\n"
+        "from airflow_guard.store.migrate import check_migrated, ensure_sqlite\n"
+        f"ledger = LedgerDatabase({database.url!r})\n"
+        "ensure_sqlite(ledger)\n"
+        "check_migrated(ledger)\n"
+        "sys.exit('alembic' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=FOLDER.parents[2])
 
 
 # ---- Which version a ledger has ----------------------------------------------------------------------------

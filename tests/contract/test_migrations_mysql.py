@@ -137,14 +137,14 @@ def test_a_schema_is_another_database_that_must_exist(database: DatabaseUnderTes
 
 
 def test_refused_triggers_are_a_warning_that_names_the_grants(
-    server_with_binary_log: sa.URL, caplog: pytest.LogCaptureFixture
+    awkward_server: sa.URL, caplog: pytest.LogCaptureFixture
 ) -> None:
-    admin = sa.create_engine(server_with_binary_log, isolation_level="AUTOCOMMIT")
+    admin = sa.create_engine(awkward_server, isolation_level="AUTOCOMMIT")
     with admin.connect() as connection:
         connection.execute(sa.text("CREATE DATABASE bank"))
         connection.execute(sa.text("CREATE USER clerk@localhost IDENTIFIED BY 'clerk'"))
         connection.execute(sa.text("GRANT ALL ON bank.* TO clerk@localhost"))
-    ledger = LedgerDatabase(server_with_binary_log.set(username="clerk", password="clerk", database="bank"))
+    ledger = LedgerDatabase(awkward_server.set(username="clerk", password="clerk", database="bank"))
     try:
         with caplog.at_level(logging.WARNING):
             assert migrate(ledger) == ["0001"]
@@ -159,6 +159,13 @@ def test_refused_triggers_are_a_warning_that_names_the_grants(
             connection.execute(sa.text("SET GLOBAL log_bin_trust_function_creators = 1"))
         assert migrate(ledger) == []
         assert not caplog.records
+        with ledger.engine.connect() as connection:
+            formats = sa.text(
+                "SELECT DISTINCT row_format FROM information_schema.tables WHERE table_name IN :names"
+            )
+            names = [table.name for table in ledger.tables.metadata.tables.values()]
+            formats = formats.bindparams(sa.bindparam("names", names, expanding=True))
+            assert connection.execute(formats).scalars().all() == ["Dynamic"]
         with admin.connect() as connection:
             query = sa.text("SELECT COUNT(*) FROM information_schema.triggers WHERE trigger_schema = 'bank'")
             assert connection.execute(query).scalar_one() == 2
@@ -168,8 +175,11 @@ def test_refused_triggers_are_a_warning_that_names_the_grants(
 
 
 @pytest.fixture
-def server_with_binary_log(database: DatabaseUnderTest, tmp_path: Path) -> Iterator[sa.URL]:
-    """A MariaDB of this test, with the binary log on, which only a start of the server can switch."""
+def awkward_server(database: DatabaseUnderTest, tmp_path: Path) -> Iterator[sa.URL]:
+    """A MariaDB of this test: binary log on, and the row format of old servers.
+
+    Both belong to a whole server, so that the one that the other tests use cannot have them.
+    """
     programs = [shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") for name in _PROGRAMS]
     if None in programs:
         pytest.skip(f"not run: {' and '.join(_PROGRAMS)} are not installed")
@@ -189,7 +199,7 @@ def server_with_binary_log(database: DatabaseUnderTest, tmp_path: Path) -> Itera
     with ExitStack() as stack:
         log = stack.enter_context((tmp_path / "log").open("wb"))
         process = subprocess.Popen(
-            [server, *common, "--skip-networking", f"--socket={socket}", "--log-bin=log", "--server-id=1"],
+            [server, *common, *_AWKWARD, "--skip-networking", f"--socket={socket}"],
             stdout=log,
             stderr=log,
         )
@@ -200,6 +210,7 @@ def server_with_binary_log(database: DatabaseUnderTest, tmp_path: Path) -> Itera
         yield url
 
 
+_AWKWARD = ("--log-bin=log", "--server-id=1", "--innodb-default-row-format=compact")
 _PROGRAMS = ("mariadb-install-db", "mariadbd")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
@@ -14,7 +15,7 @@ from airflow_guard.store import resolution
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.resolution import Judged, mark_doubt_expired, resolve_many
-from tests.contract.attempts import DAY, SPACE, Attempt, attempt, events_of, new_ledger, opened
+from tests.contract.attempts import DAY, Attempt, attempt, events_of, new_ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,7 @@ def resolve(one: Attempt, decision: str, **words: Any) -> list[resolution.Settle
     return resolution.resolve(one.ledger, DAY, one.hashes[0], one.own.token, decision, **said)
 
 
-# -- C27: a killed attempt --------------------------------------------------------------------------------------
+# -- C27: a killed attempt ---------------------------------------------------------------------------------
 
 
 def test_c27_during_the_lease_the_holder_is_named_and_nothing_changes(ledger: Ledger) -> None:
@@ -87,7 +88,7 @@ def test_c27_each_resolution_leaves_who_when_from_to_and_why(ledger: Ledger) -> 
 @pytest.mark.parametrize("words", [{"reason": ""}, {"reason": " \n\t"}, {"actor": "  "}])
 def test_c27_a_missing_reason_or_name_is_refused(ledger: Ledger, words: dict[str, str]) -> None:
     killed = attempt(ledger, "INV-1").begin().die()
-    with pytest.raises(ResolutionError, match="reason|who"):
+    with pytest.raises(ResolutionError, match=r"reason|who"):
         resolve(killed, "happened", **words)
     assert killed.row().state is State.IN_PROGRESS
 
@@ -118,8 +119,8 @@ def test_c27_of_two_simultaneous_resolutions_one_is_refused(
         assert second_asks.wait(30)
 
     # SQLite locks at BEGIN, the others at the row: both are where the second has to wait for the first.
-    @sa.event.listens_for(ledgers[1].database.engine, "begin", insert=True)
-    def about_to_begin(connection: sa.Connection) -> None:
+    @sa.event.listens_for(ledgers[1].database.engine, "checkout")
+    def about_to_begin(*arguments: Any) -> None:
         if database.kind == "sqlite":
             second_asks.set()
 
@@ -166,7 +167,7 @@ def test_c27_an_attempt_that_died_before_its_effect_needs_no_resolution(ledger: 
     assert attempt(ledger, "INV-1", known=True).row().attempt == 2
 
 
-# -- late, and about another attempt ----------------------------------------------------------------------------
+# -- late, and about another attempt -----------------------------------------------------------------------
 
 
 def test_an_answer_about_an_earlier_attempt_changes_nothing(ledger: Ledger) -> None:
@@ -207,7 +208,7 @@ def test_an_unknown_key_is_refused(ledger: Ledger) -> None:
         resolution.resolve(ledger, DAY, "0" * 32, "1" * 32, "happened", actor="ana", reason="x")
 
 
-# -- the other decisions ----------------------------------------------------------------------------------------
+# -- the other decisions -----------------------------------------------------------------------------------
 
 
 def test_waive_completes_a_rejected_document_without_an_effect(ledger: Ledger) -> None:
@@ -229,7 +230,9 @@ def test_r03_a_failed_follow_up_is_settled_and_the_effect_is_not_repeated(ledger
     done = attempt(ledger, "INV-1").begin().complete(follow_up=FollowUp.PENDING)
     with pytest.raises(ResolutionError, match="at work on what follows it"):
         resolve(done, "followed_up")
-    assert ledger.end_follow_up(done.own, done.hashes, outcome=None, why="archive missing", patience_s=0)
+    assert ledger.end_follow_up(
+        done.own, done.hashes, outcome=None, failed=True, why="archive missing", patience_s=0
+    )
     resolve(done, "followed_up", reason="moved to the archive by hand")
     row = done.row()
     assert (row.state, row.follow_up) == (State.COMPLETED, FollowUp.SETTLED)
@@ -269,7 +272,7 @@ def test_a_dry_run_checks_everything_and_changes_nothing(ledger: Ledger) -> None
         resolve(killed, "waive", dry_run=True)
 
 
-# -- batches and sets -------------------------------------------------------------------------------------------
+# -- batches and sets --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("marked", [True, False], ids=["marked", "lease over"])
@@ -334,7 +337,7 @@ def test_strict_means_all_or_none(ledger: Ledger) -> None:
     assert doubtful.row().state is State.IN_DOUBT
 
 
-# -- marking ----------------------------------------------------------------------------------------------------
+# -- marking -----------------------------------------------------------------------------------------------
 
 
 def test_expired_attempts_are_marked_in_doubt_once_with_an_event(ledger: Ledger) -> None:
@@ -364,19 +367,16 @@ def test_a_lease_that_is_renewed_after_the_read_is_not_marked(ledger: Ledger) ->
 def test_a_commit_whose_answer_is_lost_is_found_to_have_settled_the_key(ledger: Ledger) -> None:
     """The write is repeated; the repetition finds its own work, not somebody else's."""
     killed = attempt(ledger, "INV-1").begin().die()
-    lost = threading.Event()
+    answers = ["lost"]
 
-    # After the commit has reached the server, the client is told that the connection broke.
-    @sa.event.listens_for(ledger.database.engine.dialect, "do_commit", named=True)
-    def commit_and_lose_the_answer(dialect: Any, dbapi_connection: Any, **kw: Any) -> bool:
-        raise NotImplementedError
+    @sa.event.listens_for(ledger.database.engine, "commit")
+    def lose_the_answer(connection: sa.Connection) -> None:
+        if answers:
+            connection.connection.commit()
+            raise OperationalError("COMMIT", {}, Exception(f"server closed the connection: {answers.pop()}"))
 
-    sa.event.remove(ledger.database.engine.dialect, "do_commit", commit_and_lose_the_answer)
-    assert not lost.is_set()
-    resolve(killed, "happened")
-
-
-def test_whoever_resolves_waits_for_no_try_of_another_key(ledger: Ledger) -> None:
-    opened(ledger, SPACE)
-    killed = attempt(ledger, "INV-1").begin().die()
-    assert resolve(killed, "happened")
+    (settled,) = resolve(killed, "happened")
+    assert (settled.key_hash, settled.after) == (killed.hashes[0], State.COMPLETED)
+    assert answers == []
+    assert killed.row().state is State.COMPLETED
+    assert [event.kind for event in events_of(ledger, DAY, killed.hashes[0])] == ["doubt", "resolve_happened"]

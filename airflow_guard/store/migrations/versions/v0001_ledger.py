@@ -27,15 +27,20 @@ _INSTANT = (
 _HASH = (
     sa.CHAR(32)
     .with_variant(mysql.CHAR(32, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
-    .with_variant(postgresql.CHAR(32, collation="C"), "postgresql")
+    .with_variant(sa.String(32, collation="C"), "postgresql")
 )
 _BIG_ID = sa.BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
 _LONG_TEXT = sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
-# The table's own character set and collation: those of the database do not matter.
+# The table's own character set, collation and row format: the defaults of database and server do not matter.
 _OPTIONS: dict[str, Any] = {
     f"{dialect}_{option}": value
     for dialect in ("mysql", "mariadb")
-    for option, value in (("engine", "InnoDB"), ("charset", "utf8mb4"), ("collate", "utf8mb4_bin"))
+    for option, value in (
+        ("engine", "InnoDB"),
+        ("charset", "utf8mb4"),
+        ("collate", "utf8mb4_bin"),
+        ("row_format", "DYNAMIC"),
+    )
 }
 
 
@@ -203,7 +208,7 @@ def _execution_constraints(prefix: str) -> list[sa.Constraint]:
 
 
 def _execution_indexes(prefix: str) -> list[sa.Index]:
-    unfinished = sa.text("state <> 'completed' OR follow_up IN ('pending', 'failed')")
+    unfinished = sa.text("state IN ('in_doubt', 'rejected', 'failed') OR follow_up IN ('pending', 'failed')")
     batched = sa.text("batch_id IS NOT NULL")
     return [
         sa.Index(f"{prefix}execution_date", "business_date", "key_namespace", "operation"),

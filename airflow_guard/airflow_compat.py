@@ -1,0 +1,129 @@
+"""What differs between the supported versions of Airflow (3.1 to 3.3), and what this package takes from parts
+of Airflow that are not its public interface. Nothing of either kind stands in another module.
+
+=========================  ======================================  ================================
+what                       3.1                                     3.2, 3.3
+=========================  ======================================  ================================
+exceptions                 ``airflow.exceptions``                  ``airflow.sdk.exceptions``
+configuration              ``airflow.configuration``               ``airflow.sdk.configuration``
+partition of a run         absent from the context                 ``partition_key``, ``partition_date``
+=========================  ======================================  ================================
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import XComArg
+from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, _TaskDecorator
+from airflow.sdk.bases.operator import get_merged_defaults
+from airflow.sdk.definitions._internal.expandinput import ListOfDictsExpandInput
+from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
+from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG, Context, TaskGroup
+    from airflow.sdk.configuration import conf
+    from airflow.sdk.exceptions import (
+        AirflowException,
+        AirflowFailException,
+        AirflowNotFoundException,
+        AirflowSkipException,
+    )
+else:
+    try:
+        from airflow.sdk.exceptions import (
+            AirflowException,
+            AirflowFailException,
+            AirflowNotFoundException,
+            AirflowSkipException,
+        )
+    except ImportError:  # 3.1
+        from airflow.exceptions import (
+            AirflowException,
+            AirflowFailException,
+            AirflowNotFoundException,
+            AirflowSkipException,
+        )
+    try:
+        from airflow.sdk.configuration import conf
+    except ImportError:  # 3.1
+        from airflow.configuration import conf
+
+__all__ = [
+    "KNOWN_CONTEXT_KEYS",
+    "AirflowException",
+    "AirflowFailException",
+    "AirflowNotFoundException",
+    "AirflowSkipException",
+    "DecoratedOperator",
+    "MappedOperator",
+    "OperatorPartial",
+    "TaskDecorator",
+    "XComArg",
+    "call_as_airflow",
+    "conf",
+    "default_args_of",
+    "expanded_names",
+    "hostname",
+    "outlet_events_of",
+    "runs_in_this_process",
+    "task_decorator_class",
+]
+
+task_decorator_class = _TaskDecorator
+"""What ``@task`` returns: the wrapped function with ``partial``, ``expand`` and ``override``."""
+
+
+def default_args_of(dag: DAG | None, task_group: TaskGroup | None) -> dict[str, Any]:
+    """Return the ``default_args`` that a task of this DAG and group gets."""
+    defaults, _ = get_merged_defaults(
+        dag=dag, task_group=task_group, task_params=None, task_default_args=None
+    )
+    return defaults
+
+
+def expanded_names(operator: MappedOperator) -> frozenset[str] | None:
+    """Return the names that an operator is mapped over, ``None`` if only the run will tell."""
+    expand_input = operator._get_specified_expand_input()  # noqa: SLF001 - there is no public way
+    if not isinstance(expand_input, ListOfDictsExpandInput):
+        return frozenset(expand_input.value)
+    names: set[str] = set()
+    for instance in expand_input.value if isinstance(expand_input.value, Sequence) else (None,):
+        if not isinstance(instance, Mapping):
+            return None
+        names.update(instance)
+    return frozenset(names)
+
+
+def outlet_events_of(context: Context) -> Any:
+    """Return the accessor of the asset events that a task will emit; its items have ``extra``."""
+    from airflow.sdk.execution_time.context import context_get_outlet_events
+
+    return context_get_outlet_events(context)
+
+
+def call_as_airflow(function: Callable[..., Any], outlet_events: Any, logger: Any) -> Callable[..., Any]:
+    """Return what calls a function as ``PythonOperator`` does: what a generator yields goes to the asset events.
+
+    :param outlet_events: see :func:`outlet_events_of`.
+    """
+    from airflow.sdk.execution_time.callback_runner import create_executable_runner
+
+    return create_executable_runner(function, outlet_events, logger=logger).run
+
+
+def hostname() -> str:
+    """Return this machine's name as Airflow shows it (``[core] hostname_callable``)."""
+    from airflow.utils.net import get_hostname
+
+    return str(get_hostname())  # type: ignore[no-untyped-call]
+
+
+def runs_in_this_process() -> bool:
+    """Return whether a task runs in the process that asked for it, as ``dag.test()`` does."""
+    runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
+    comms = getattr(runner, "SUPERVISOR_COMMS", None)
+    return type(comms).__name__ == "InProcessSupervisorComms"

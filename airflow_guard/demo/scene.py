@@ -1,0 +1,184 @@
+"""What the demo needs around it: a month of statements, two databases, an Airflow, two receivers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import ExitStack
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from sqlalchemy import create_engine
+
+from airflow_guard.core.errors import GuardError
+from airflow_guard.demo.books import create_books
+from airflow_guard.demo.postgres import EmbeddedPostgres
+from airflow_guard.demo.receiver import Receiver
+from airflow_guard.demo.stack import AirflowStack
+from airflow_guard.demo.statements import read_statements, write_month
+from airflow_guard.store.database import LedgerDatabase
+from airflow_guard.store.migrate import migrate
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from airflow_guard.demo.progress import Screen
+    from airflow_guard.demo.statements import Statement, WrittenMonth
+
+__all__ = ["DAG", "LETTERS_DAG", "MONTH", "Scene", "airflow_home"]
+
+DAG = "bank_statements"
+LETTERS_DAG = "balance_letters"
+MONTH = tuple(date(2026, 1, day) for day in range(1, 32))
+_EXAMPLE = Path(__file__).parents[2] / "dags_examples" / f"{DAG}.py"
+_AIRFLOW_SETTINGS = {
+    # The two DAG files do not change, and parsing them again and again takes a core's attention.
+    "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
+    "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "60",
+    # How long the others wait for a process that was killed; a minute by default.
+    "AIRFLOW__AIRFLOW_GUARD__LEASE_SECONDS": "15",
+    # Who waits, waits in the triggerer and not in a worker.
+    "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
+}
+
+
+class Scene:
+    """Sets the scene when entered, and clears it away when left; what it wrote into the folder stays.
+
+    :param folder: where everything lies, empty.
+    :param screen: where the steps are shown.
+    """
+
+    def __init__(self, folder: Path, screen: Screen) -> None:
+        self.folder = folder.resolve()
+        self.screen = screen
+        self._cleanup = ExitStack()
+        self.month: WrittenMonth
+        self.statements: dict[date, list[Statement]]
+        self.bank: Engine
+        self.airflow: AirflowStack
+        self.mailer: Receiver
+        self.print_shop: Receiver
+
+    def __enter__(self) -> Self:
+        try:
+            self._set()
+        except BaseException:
+            self._cleanup.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._cleanup.close()
+
+    @property
+    def notifications(self) -> Path:
+        """The journal of the receiver of notifications."""
+        return self.folder / "notifications.journal"
+
+    @property
+    def letters(self) -> Path:
+        """The journal of the print shop."""
+        return self.folder / "letters.journal"
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the logs are."""
+        return airflow_home(self.folder) / "logs"
+
+    def statement_no(self, day: date, position: int) -> str:
+        """Return the number of a statement of a day; the tasks work through them in this order."""
+        return self.statements[day][position]["statement_no"]
+
+    def _set(self) -> None:
+        step = self.screen.step
+        with step("The bank delivers the statements of January 2026 (MT940)") as shown:
+            folder = self.folder / "statements"
+            self.month = write_month(folder)
+            self.statements = {day: list(read_statements(folder, day)) for day in self.month.business_dates}
+            files, accounts = len(self.month.files), len(self.month.closing)
+            shown.note(
+                f"{files} files, {self.month.statements} statements of {accounts} accounts, "
+                f"{self.month.transactions:,} transactions"
+            )
+        with step("PostgreSQL starts, with the business tables and the ledger"):
+            server = self._start_postgres()
+        with step(f"Airflow {version('apache-airflow-core')} starts, with LocalExecutor") as shown:
+            self._start_airflow(server)
+            shown.note("scheduler, DAG processor, triggerer and API server report to be healthy")
+            shown.note(
+                f"UI: {self.airflow.address}   user: {self.airflow.user}   password: {self.airflow.password}"
+            )
+
+    def _start_postgres(self) -> EmbeddedPostgres:
+        server = self._cleanup.enter_context(EmbeddedPostgres())
+        # Its folder is temporary.
+        self._cleanup.callback(self._keep_log, server)
+        for database in ("bank", "airflow"):
+            server.create_database(database)
+        self.bank = create_engine(server.url("bank"))
+        self._cleanup.callback(self.bank.dispose)
+        create_books(self.bank)
+        ledger = LedgerDatabase(server.url("bank"))
+        migrate(ledger)
+        ledger.dispose()
+        return server
+
+    def _keep_log(self, server: EmbeddedPostgres) -> None:
+        self.log_folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(server.data_dir / "server.log", self.log_folder / "postgres.log")
+
+    def _start_airflow(self, server: EmbeddedPostgres) -> None:
+        self.mailer = self._cleanup.enter_context(Receiver(self.notifications))
+        self.print_shop = self._cleanup.enter_context(Receiver(self.letters))
+        bank = {
+            "conn_type": "postgres",
+            "host": str(server.socket_dir),
+            "port": server.port,
+            "login": "postgres",
+            "schema": "bank",
+        }
+        self.airflow = AirflowStack(
+            airflow_home(self.folder),
+            self._dags(),
+            server.url("airflow"),
+            connections={
+                "core_banking": json.dumps(bank),
+                "mailer": _http(self.mailer),
+                "print_shop": _http(self.print_shop),
+            },
+            variables={"statement_folder": str(self.folder / "statements")},
+            settings={**_AIRFLOW_SETTINGS, "AIRFLOW__CORE__PARALLELISM": str(_parallelism())},
+            user="demo",
+        )
+        self._cleanup.enter_context(self.airflow)
+        self.airflow.wait_for_dag(DAG, LETTERS_DAG)
+
+    def _dags(self) -> Path:
+        folder = self.folder / "dags"
+        folder.mkdir()
+        if not _EXAMPLE.exists():
+            raise GuardError(
+                f"{_EXAMPLE} is not there: the demo runs from a checkout of the project, with `make demo`."
+            )
+        shutil.copy(_EXAMPLE, folder)
+        shutil.copy(Path(__file__).with_name("letters_dag.py"), folder / f"{LETTERS_DAG}.py")
+        return folder
+
+
+def airflow_home(folder: Path) -> Path:
+    """Return where the demo's Airflow is, in the folder of the demo."""
+    return folder.resolve() / "airflow"
+
+
+def _http(receiver: Receiver) -> str:
+    port = int(receiver.address.rpartition(":")[2])
+    return json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": port})
+
+
+def _parallelism() -> int:
+    # Three tasks are held still at times; the others should go on beside them.
+    return 4 + min(os.cpu_count() or 2, 4)

@@ -1,0 +1,324 @@
+"""A real Airflow of one's own: scheduler, DAG processor, triggerer and API server as child processes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import httpx
+import psutil  # type: ignore[import-untyped]
+
+from airflow_guard.core.errors import GuardError
+from airflow_guard.demo.airflow_client import AirflowClient
+from airflow_guard.demo.offspring import Offspring
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["AirflowStack", "Component", "StackFailed"]
+
+#: Health as the API names it, for the components that report it. The API server reports by answering.
+_COMMANDS = {
+    "api-server": ["api-server"],
+    # Logs of running tasks are read from the disk; a server for them would need a port more.
+    "scheduler": ["scheduler", "--skip-serve-logs"],
+    "dag-processor": ["dag-processor"],
+    "triggerer": ["triggerer", "--skip-serve-logs"],
+}
+_HEALTH_NAMES = {"metadatabase", "scheduler", "dag_processor", "triggerer"}
+_SETTINGS_OF_OTHERS = (
+    "AIRFLOW__",
+    "AIRFLOW_CONN_",
+    "AIRFLOW_VAR_",
+    "_AIRFLOW",
+    "AIRFLOW_HOME",
+    "AIRFLOW_CONFIG",
+)
+_LOG_TAIL_LINES = 40
+
+
+class StackFailed(GuardError):
+    """A part of Airflow did not start, or has ended; the message holds the end of its log."""
+
+
+@dataclass(slots=True)
+class Component:
+    """One of Airflow's processes."""
+
+    name: str
+    log: Path
+    process: subprocess.Popen[bytes]
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self.process.pid
+
+    def freeze(self) -> None:
+        """Stop it and its children with SIGSTOP; to the others it looks hung."""
+        self._signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """Let it go on after :meth:`freeze`."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        parent = psutil.Process(self.pid)
+        for process in (parent, *parent.children(recursive=True)):
+            process.send_signal(number)
+
+
+class AirflowStack:
+    """One Airflow in one folder, with LocalExecutor.
+
+    ::
+
+        with AirflowStack(folder, dags, server.url("airflow")) as airflow:
+            airflow.wait_for_dag("bank_statements")
+            run_id = airflow.client.trigger("bank_statements", conf={"business_date": "2026-01-15"})
+            airflow.client.wait_for_run("bank_statements", run_id)
+
+    Nothing of it survives the process that started it, even if that one is killed.
+
+    :param home: ``AIRFLOW_HOME``, made if absent; the logs lie below it.
+    :param dags_folder: where the DAGs are.
+    :param metadata_url: SQLAlchemy URL of an existing, empty or migrated database.
+    :param connections: Airflow connections by id, as URI or JSON.
+    :param variables: Airflow variables by name.
+    :param settings: environment variables that are added to, or replace, those of :meth:`environment`.
+    :param user: name of the only user, an administrator.
+    :param password: default: a new one.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        dags_folder: Path,
+        metadata_url: str,
+        *,
+        connections: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
+        settings: Mapping[str, str] | None = None,
+        user: str = "admin",
+        password: str | None = None,
+    ) -> None:
+        self.home = home.resolve()
+        self.dags_folder = dags_folder.resolve()
+        self.user = user
+        self.password = password or secrets.token_urlsafe(9)
+        self.port = _free_port()
+        self.client = AirflowClient(self.address, self.user, self.password, alive=self.check)
+        self.components: dict[str, Component] = {}
+        self._metadata_url = metadata_url
+        self._named = {
+            **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in (connections or {}).items()},
+            **{f"AIRFLOW_VAR_{name.upper()}": value for name, value in (variables or {}).items()},
+            **(settings or {}),
+        }
+        self._secrets = {
+            "AIRFLOW__CORE__FERNET_KEY": base64.urlsafe_b64encode(secrets.token_bytes(32)).decode(),
+            "AIRFLOW__API__SECRET_KEY": secrets.token_hex(16),
+            "AIRFLOW__API_AUTH__JWT_SECRET": secrets.token_hex(32),
+        }
+        self._offspring: Offspring | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @property
+    def address(self) -> str:
+        """Where the UI and the API are."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def log_folder(self) -> Path:
+        """Where the logs of the components are; those of the tasks lie in ``tasks`` below it."""
+        return self.home / "logs"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """The environment of every component; ``airflow`` commands work in it too."""
+        mine = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS_OF_OTHERS)}
+        return {**mine, **self._settings(), **self._secrets, **self._named}
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "AIRFLOW_HOME": str(self.home),
+            "AIRFLOW__API__BASE_URL": self.address,
+            "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__API__PORT": str(self.port),
+            "AIRFLOW__API__WORKERS": "1",
+            "AIRFLOW__CORE__DAGS_FOLDER": str(self.dags_folder),
+            "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+            "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{self.address}/execution/",
+            "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__PARALLELISM": "8",
+            "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.home / "plugins"),
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{self.user}:admin",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
+            "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "3",
+            "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "3",
+            "AIRFLOW__DATABASE__LOAD_DEFAULT_CONNECTIONS": "False",
+            "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": self._metadata_url,
+            "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(self.log_folder / "tasks"),
+            "AIRFLOW__LOGGING__DAG_PROCESSOR_CHILD_PROCESS_LOG_DIRECTORY": str(self.log_folder / "dags"),
+            "AIRFLOW__SCHEDULER__JOB_HEARTBEAT_SEC": "2",
+            "AIRFLOW__SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+            "AIRFLOW__SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2",
+            "AIRFLOW__SCHEDULER__TRIGGER_TIMEOUT_CHECK_INTERVAL": "2",
+            "AIRFLOW__TRIGGERER__JOB_HEARTBEAT_SEC": "2",
+            "AIRFLOW__USAGE_DATA_COLLECTION__ENABLED": "False",
+            # macOS looks up a proxy for every connection, which is not safe in forked processes.
+            "NO_PROXY": "*",
+            "OBJC_DISABLE_INITIALIZE_FORK_SAFETY": "YES",
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    @property
+    def _passwords(self) -> Path:
+        return self.home / "passwords.json"
+
+    # -- life -----------------------------------------------------------------------------------------------
+
+    def start(self, *, timeout_s: float = 180) -> None:
+        """Migrate the metadata database, start all components, and return when all report to be healthy.
+
+        :raises StackFailed: one of them did not start; the message holds the end of its log.
+        """
+        for folder in ("plugins", "logs"):
+            (self.home / folder).mkdir(parents=True, exist_ok=True)
+        self._passwords.touch(mode=0o600)
+        self._passwords.write_text(json.dumps({self.user: self.password}))
+        self._offspring = Offspring(str(self.home))
+        self._migrate(timeout_s)
+        for name in _COMMANDS:
+            self.start_component(name)
+        self.wait_healthy(timeout_s=timeout_s)
+
+    def start_component(self, name: str) -> Component:
+        """Start a component, also once more after it was killed.
+
+        :param name: ``api-server``, ``scheduler``, ``dag-processor`` or ``triggerer``.
+        """
+        log = self.log_folder / f"{name}.log"
+        self.components[name] = Component(name, log, self._start(_COMMANDS[name], log))
+        return self.components[name]
+
+    def stop(self, *, grace_s: float = 3.0) -> None:
+        """End everything that was started, tasks included; the logs stay.
+
+        :param grace_s: seconds that the components get to end by themselves.
+        """
+        self.client.close()
+        if self._offspring is not None:
+            self._offspring.end(grace_s=grace_s)
+            self._offspring = None
+        self.components.clear()
+
+    def check(self) -> None:
+        """Do nothing if all components run.
+
+        :raises StackFailed: one has ended.
+        """
+        for component in self.components.values():
+            code = component.process.poll()
+            if code is not None:
+                raise StackFailed(_failure(component.name, code, component.log))
+
+    def wait_healthy(self, *, timeout_s: float = 120) -> None:
+        """Wait until every component reports to be healthy.
+
+        :raises StackFailed: one has ended.
+        :raises TimeoutError: it takes too long.
+        """
+        self.client.wait(self.healthy, "Airflow's components to be healthy", timeout_s=timeout_s)
+
+    def healthy(self) -> bool:
+        """Whether every component reports to be healthy."""
+        try:
+            health = self.client.health()
+        except (httpx.TransportError, GuardError):
+            return False
+        return all(health.get(name) == "healthy" for name in _HEALTH_NAMES)
+
+    def wait_for_dag(self, *dag_ids: str, timeout_s: float = 120) -> None:
+        """Wait until DAGs can run.
+
+        :raises StackFailed: a DAG file does not import; the message holds its error.
+        :raises TimeoutError: it takes too long.
+        """
+
+        def parsed() -> bool:
+            errors = self.client.import_errors()
+            if errors:
+                raise StackFailed(
+                    "\n\n".join(f"{name} does not import:\n{why}" for name, why in errors.items())
+                )
+            return set(dag_ids) <= set(self.client.dag_ids())
+
+        self.client.wait(parsed, f"the DAGs {', '.join(dag_ids)}", timeout_s=timeout_s)
+
+    # -- processes ------------------------------------------------------------------------------------------
+
+    def kill_task(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> int:
+        """Kill the process of a running task with SIGKILL; return its id.
+
+        Its supervisor lives on and reports the end of the try.
+
+        :raises LookupError: the task does not run.
+        """
+        pid = self.task_pid(dag_id, run_id, task_id, map_index=map_index)
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def task_pid(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> int:
+        """Return the id of the process that executes a task; its parent is its supervisor.
+
+        :raises LookupError: the task does not run.
+        """
+        task = self.client.task(dag_id, run_id, task_id, map_index)
+        if task.state != "running" or task.pid is None or not psutil.pid_exists(task.pid):
+            raise LookupError(f"task {task_id} of run {run_id} does not run: it is {task.state}")
+        return task.pid
+
+    def _migrate(self, timeout_s: float) -> None:
+        log = self.log_folder / "db-migrate.log"
+        process = self._start(["db", "migrate"], log)
+        code = process.wait(timeout=timeout_s)
+        if code != 0:
+            raise StackFailed(_failure("db migrate", code, log))
+
+    def _start(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+        if self._offspring is None:
+            raise StackFailed("Airflow was not started, or is stopped: start() it first.")
+        command = [sys.executable, "-m", "airflow", *arguments]
+        return self._offspring.start(command, log=log, environment=self.environment)
+
+
+def _failure(what: str, code: int, log: Path) -> str:
+    lines = log.read_text(errors="replace").splitlines()[-_LOG_TAIL_LINES:]
+    return "\n".join([f"airflow {what} ended with exit code {code}. The end of its log {log}:", *lines])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,152 @@
+"""One function per connection type: an Airflow connection becomes the ledger's database.
+
+All that the connection says about TLS and authentication counts. PostgreSQL goes through Airflow's own hook; MySQL
+and SQLite do not need their providers.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.store.database import LedgerDatabase
+from airflow_guard.store.tables import Tables
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+MAX_CONNECTIONS = 8
+
+
+def database_of(
+    connection: Connection, tables: Tables | None = None, *, max_connections: int = MAX_CONNECTIONS
+) -> LedgerDatabase:
+    """Return the ledger's database that a connection names. Nothing is opened yet.
+
+    :param connection: of type ``postgres``, ``mysql`` (also for MariaDB) or ``sqlite``.
+    :param max_connections: upper limit for the ledger itself, and again for business transactions.
+    :raises ConfigurationError: another type, or the connection lacks something. A retry does not help.
+    """
+    maker = _MAKERS.get(connection.conn_type or "")
+    if maker is None:
+        raise ConfigurationError(
+            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}. A ledger needs one of type "
+            "postgres, mysql (also for MariaDB) or sqlite: correct ledger_conn_id of the operator, or "
+            "[airflow_guard] ledger_conn_id."
+        )
+    url, creator = maker(connection)
+    return LedgerDatabase(url, tables=tables, creator=creator, max_connections=max_connections)
+
+
+def _postgres(connection: Connection) -> tuple[sa.URL, Callable[[], Any]]:
+    from airflow.providers.postgres.hooks import postgres
+
+    # A cursor of another kind would give SQLAlchemy rows that it cannot read.
+    extra = {name: value for name, value in connection.extra_dejson.items() if name != "cursor"}
+    # Given the connection, the hook does not ask the API server again each time that the pool grows.
+    hook = postgres.PostgresHook(connection=_copy(connection, extra))
+    driver = "postgresql+psycopg" if getattr(postgres, "USE_PSYCOPG3", False) else "postgresql+psycopg2"
+
+    def connect() -> Any:
+        raw = hook.get_conn()
+        if getattr(raw, "autocommit", False):
+            raw.autocommit = False  # type: ignore[attr-defined]
+        return raw
+
+    return _url(driver, connection), connect
+
+
+def _copy(connection: Connection, extra: Mapping[str, Any]) -> Connection:
+    from airflow.sdk import Connection
+
+    return Connection(
+        conn_id=connection.conn_id, conn_type="postgres", host=connection.host, login=connection.login,
+        password=connection.password, schema=connection.schema, port=connection.port, extra=json.dumps(extra),
+    )  # fmt: skip
+
+
+def _mysql(connection: Connection) -> tuple[sa.URL, Callable[[], Any]]:
+    try:
+        import pymysql
+        from pymysql.constants import CLIENT
+    except ImportError as error:
+        raise ConfigurationError(
+            "A ledger in MySQL or MariaDB needs PyMySQL: pip install 'airflow-guard[mysql]'"
+        ) from error
+    extra = connection.extra_dejson
+    arguments: dict[str, Any] = {
+        "host": connection.host or "localhost",
+        "port": connection.port or 3306,
+        "user": connection.login or "",
+        # PyMySQL encodes text as Latin-1, which not every password is.
+        "password": (connection.password or "").encode(),
+        "database": connection.schema or None,
+        "charset": "utf8mb4",
+        # As SQLAlchemy sets it: row counts are of rows found. The ledger decides by them.
+        "client_flag": CLIENT.FOUND_ROWS,
+        **_mysql_tls(extra, connection.conn_id),
+    }
+    if extra.get("unix_socket"):
+        arguments["unix_socket"] = extra["unix_socket"]
+    return _url("mysql+pymysql", connection), lambda: pymysql.connect(**arguments)
+
+
+def _mysql_tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
+    """Return PyMySQL's TLS arguments for the extras ``ssl`` and ``ssl_mode`` of a MySQL connection."""
+    given = extra.get("ssl") or {}
+    if isinstance(given, str):
+        given = json.loads(given)
+    mode = str(extra.get("ssl_mode") or "").upper()
+    if mode == "DISABLED":
+        return {"ssl_disabled": True}
+    if mode in ("", "PREFERRED"):
+        return {"ssl": dict(given)} if given else {}
+    if mode == "REQUIRED":
+        # Encrypted, and verified as far as there is something to verify with.
+        return {"ssl": {"ca": None, **given, "check_hostname": False}}
+    if mode == "VERIFY_CA":
+        return {"ssl": {"ca": None, **given, "check_hostname": False, "verify_mode": "required"}}
+    if mode == "VERIFY_IDENTITY":
+        context = ssl.create_default_context(cafile=given.get("ca"))
+        if given.get("cert"):
+            context.load_cert_chain(given["cert"], keyfile=given.get("key"))
+        return {"ssl": context}
+    raise ConfigurationError(
+        f"Connection {conn_id!r}: ssl_mode={mode} is none of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY."
+    )
+
+
+def _sqlite(connection: Connection) -> tuple[sa.URL, None]:
+    # Airflow's convention is the path in the host field; a connection written as a URI has it in the schema.
+    path = (connection.host or connection.schema or "").strip()
+    wrong = None
+    if not path or ":memory:" in path:
+        wrong = "names no file; a ledger in memory forgets what was done"
+    elif not Path(path).is_absolute():
+        wrong = f"names {path!r}: give an absolute path, or each process looks in its own folder"
+    elif not Path(path).parent.is_dir():
+        wrong = f"names {path!r}, whose folder does not exist"
+    if wrong:
+        raise ConfigurationError(f"SQLite connection {connection.conn_id!r} {wrong}. The path goes in its host field.")
+    return sa.URL.create("sqlite", database=path), None
+
+
+def _url(driver: str, connection: Connection) -> sa.URL:
+    """Return a URL for messages and for the choice of dialect; the creator connects, so it needs no password."""
+    return sa.URL.create(
+        driver, username=connection.login or None, host=connection.host or None, port=connection.port or None,
+        database=connection.schema or None,
+    )  # fmt: skip
+
+
+_MAKERS: Mapping[str, Callable[[Any], tuple[sa.URL, Callable[[], Any] | None]]] = {
+    "postgres": _postgres,
+    "mysql": _mysql,
+    "sqlite": _sqlite,
+}

@@ -1,0 +1,146 @@
+"""Opening the ledger of a connection.
+
+``ledger_conn_id`` of an operator comes first, then ``[airflow_guard] ledger_conn_id``. Engines are kept per process
+and connection; a task closes their connections when it ends.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections.abc import Sequence
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from airflow_guard.airflow_compat import AirflowNotFoundException
+from airflow_guard.core.errors import LedgerNotConfigured
+from airflow_guard.core.states import FollowUp, State
+from airflow_guard.hooks.connections import MAX_CONNECTIONS, database_of
+from airflow_guard.hooks.executors import refuse_file_elsewhere
+from airflow_guard.hooks.settings import GuardSettings
+from airflow_guard.store import dialects
+from airflow_guard.store.ledger import Ledger
+from airflow_guard.store.migrate import check_migrated, ensure_sqlite
+from airflow_guard.store.tables import Tables
+
+if TYPE_CHECKING:
+    from airflow.sdk import Connection
+
+    from airflow_guard.store.database import LedgerDatabase
+
+_open: dict[tuple[Any, ...], Ledger] = {}
+_checked: set[tuple[Any, ...]] = set()
+_opening = threading.Lock()
+
+
+def ledger_conn_id(conn_id: str | None, settings: GuardSettings | None = None) -> str:
+    """Return the id of the connection that holds the ledger.
+
+    :param conn_id: what an operator names.
+    :raises LedgerNotConfigured: neither the operator nor the configuration names one. A retry does not help.
+    """
+    chosen = conn_id or (settings or GuardSettings.read()).ledger_conn_id
+    if not chosen:
+        raise LedgerNotConfigured(
+            "No ledger: set ledger_conn_id on the operator (or in the DAG's default_args), or ledger_conn_id in section "
+            "[airflow_guard] of airflow.cfg (AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID), to the id of a postgres, mysql or "
+            "sqlite connection."
+        )
+    return chosen
+
+
+def open_database(conn_id: str | None = None, *, max_connections: int = MAX_CONNECTIONS) -> LedgerDatabase:
+    """Return the ledger's database, migrated or not.
+
+    :param conn_id: the connection; ``None``: the configured one.
+    :param max_connections: upper limit for the ledger itself, and again for business transactions.
+    :raises LedgerNotConfigured: no connection is named, or there is none of that name.
+    :raises ConfigurationError: the connection cannot hold a ledger.
+    """
+    settings = GuardSettings.read()
+    connection = find_connection(ledger_conn_id(conn_id, settings))
+    return _ledger_of(connection, settings, max_connections)[1].database
+
+
+def open_ledger(
+    conn_id: str | None = None, *, max_connections: int = MAX_CONNECTIONS, executor: str | None = None
+) -> Ledger:
+    """Return the ledger, ready for use. A SQLite file is created on first use.
+
+    :param conn_id: the connection; ``None``: the configured one.
+    :param max_connections: upper limit for the ledger itself, and again for business transactions.
+    :param executor: the task's own ``executor=``, which decides whether a SQLite file is safe.
+    :raises LedgerNotConfigured: no connection is named, or there is none of that name.
+    :raises ConfigurationError: the connection cannot hold a ledger, or not for this executor.
+    :raises LedgerNotMigrated: its tables are missing or of another version.
+    :raises LedgerUnavailable: down (a retry helps).
+    """
+    settings = GuardSettings.read()
+    connection = find_connection(ledger_conn_id(conn_id, settings))
+    return ledger_of(connection, settings, max_connections=max_connections, executor=executor)
+
+
+def ledger_of(
+    connection: Connection,
+    settings: GuardSettings,
+    *,
+    max_connections: int = MAX_CONNECTIONS,
+    executor: str | None = None,
+) -> Ledger:
+    """Return the ledger of a connection that was looked up before; otherwise as :func:`open_ledger`."""
+    key, ledger = _ledger_of(connection, settings, max_connections)
+    if ledger.database.dialect == dialects.SQLITE:
+        refuse_file_elsewhere(str(connection.conn_id), executor)
+        ensure_sqlite(ledger.database)
+    if key not in _checked:
+        check_migrated(ledger.database, ledger=str(connection.conn_id))
+        _checked.add(key)
+    return ledger
+
+
+def find_connection(conn_id: str) -> Connection:
+    """Return an Airflow connection.
+
+    :raises LedgerNotConfigured: there is none of that name. A retry does not help.
+    """
+    from airflow.sdk import BaseHook
+
+    try:
+        return BaseHook.get_connection(conn_id)
+    except AirflowNotFoundException as error:
+        raise not_found(conn_id) from error
+
+
+def not_found(conn_id: str) -> LedgerNotConfigured:
+    """Return the error for a connection that does not exist."""
+    return LedgerNotConfigured(
+        f"There is no connection {conn_id!r}, which ledger_conn_id (of the operator or of [airflow_guard]) names as "
+        "the ledger. Create it, or correct the name."
+    )
+
+
+def still_held(ledger: Ledger, key_date: date, hashes: Sequence[str]) -> dict[str, str]:
+    """Return which keys another attempt is at work on, and who that is.
+
+    A key is free again when its attempt has ended or its lease is over.
+    """
+    rows = ledger.read(key_date, hashes)
+    return {
+        row.key_hash: row.done_by
+        for row in rows.values()
+        if not row.lease_over and (row.state is State.IN_PROGRESS or row.follow_up is FollowUp.PENDING)
+    }
+
+
+def _ledger_of(
+    connection: Connection, settings: GuardSettings, max_connections: int
+) -> tuple[tuple[Any, ...], Ledger]:
+    # A connection that was changed is another one; a forked process must not share sockets.
+    content = hashlib.sha256(connection.get_uri().encode()).hexdigest()
+    key = (os.getpid(), content, settings.schema, settings.table_prefix, max_connections)
+    with _opening:
+        if key not in _open:
+            tables = Tables(settings.table_prefix, settings.schema)
+            _open[key] = Ledger(database_of(connection, tables, max_connections=max_connections))
+        return key, _open[key]

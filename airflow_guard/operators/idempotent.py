@@ -1,0 +1,327 @@
+"""``IdempotentOperator``: a ``PythonOperator`` whose effect happens once, however often the task runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+
+from airflow.providers.standard.operators.python import PythonOperator
+from jinja2 import UndefinedError
+
+from airflow_guard.airflow_compat import AirflowSkipException, OperatorPartial, XComArg, conf
+from airflow_guard.core.dates import BusinessDateRule, RunFacts
+from airflow_guard.core.errors import BusinessDateError, ConfigurationError, GuardError
+from airflow_guard.core.report import Outcome, Report
+from airflow_guard.execution.spec import CLAIM_CHUNK
+from airflow_guard.hooks.settings import GuardSettings
+from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
+from airflow_guard.operators.failures import as_airflow
+from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key
+from airflow_guard.operators.task_try import GuardedTry, causes_of, failure_of
+from airflow_guard.operators.waiting import Wait, only_waits, wait_over
+
+if TYPE_CHECKING:
+    import jinja2
+    from airflow.sdk import DAG, Context
+
+    from airflow_guard.core.effects import SideEffect
+    from airflow_guard.triggers.ledger import LedgerEvent
+
+_BACKSTOP = timedelta(minutes=15)
+"""How much longer than the trigger Airflow itself waits: a triggerer that is down must not keep a task forever."""
+
+
+class IdempotentOperator(PythonOperator):
+    """Calls a function once per key: operation, business date, cycle and document.
+
+    ::
+
+        IdempotentOperator(
+            task_id="post",
+            operation="post_statement",
+            python_callable=post_statement,  # (payload, connection, business_date, …) -> JSON value
+            documents=statements_of,
+            document_key="statement_no",
+            side_effect="database",
+            ledger_conn_id="core_banking",
+        )
+
+    The function gets what its signature names: ``document``, ``payload``, ``documents`` and ``batch_id`` (batches),
+    ``business_date``, ``idempotency_key``, ``attempt``, ``generation``, ``connection`` (database), ``effect``
+    (external), Airflow's context, and ``op_kwargs``. All parameters of ``PythonOperator`` stay. One document, or the
+    run as a whole, returns the function's result, also where it is replayed; several return a summary.
+
+    :param operation: what the task does, as the key has it; by default the task's id. A fixed text.
+    :param key_namespace: by default the DAG's id; the same for a renamed copy of the DAG. A fixed text.
+    :param business_date: a template, a date, a rule such as ``previous_day()``, or a callable that takes
+        :class:`~airflow_guard.core.run_facts.RunFacts`. Default: the run's own date.
+    :param cycle: settlement cycle within the business date, for schedules that fire several times a day. (templated)
+    :param document: the one document of the task, an id or a mapping. (templated)
+    :param documents: several: a list, the result of another task, or a callable (called like ``python_callable``, with
+        ``business_date``) that returns or yields ids or mappings.
+    :param document_key: the field of a mapping that is its identity.
+    :param fingerprint_fields: the fields whose change counts as other content. Default: all.
+    :param once_per: ``"date"`` (default): once per business date and document; ``"document"``: once, whatever the date.
+    :param call_per: ``"document"`` (default), or ``"batch"``: one call, and one effect, for up to ``batch_size``.
+    :param batch_size: documents in a batch. Default 500.
+    :param max_workers: documents at a time, on threads. Default 1: in the main thread, which ``execution_timeout`` can
+        interrupt.
+    :param side_effect: ``"external"`` (default), ``"database"``, ``External(…)`` or ``Database()``.
+    :param on_duplicate: for a key that is done: ``"replay"`` (default) returns the stored result, ``"skip"`` skips the
+        task if all is done, ``"fail"``.
+    :param on_concurrent: for a key that another attempt is at work on: ``"wait"`` (default) or ``"fail"`` (retryable).
+    :param wait_timeout: the longest wait in all. Default 1 hour; then the task fails, retryable.
+    :param poll_interval: between two looks at the ledger while waiting. Default 10 s.
+    :param deferrable: whether the wait is the triggerer's. Default ``[operators] default_deferrable``.
+    :param on_other_run: for a key of another automatic run: ``"fail"`` (default), or ``"replay"`` if listing the same
+        documents again is normal.
+    :param stop_on_failure: begin no other document after a failure. Default no.
+    :param max_rejected: more rejected documents than this fail the task. Default 0.
+    :param mode: ``"enforce"`` or ``"observe"``. Default ``[airflow_guard] mode``.
+    :param guarded_from: earlier business dates fail before the function: they ran unguarded.
+    :param retired_operations: operations of this DAG's past that were other work.
+    :param ledger_conn_id: connection of the ledger. Default ``[airflow_guard] ledger_conn_id``.
+    :param lease: how long others leave a key alone after the last sign of life. Default ``[airflow_guard]
+        lease_seconds``.
+    :param max_hold: how long a try may keep its keys. Default 24 hours.
+    :raises ConfigurationError: when the DAG is parsed, for what cannot work.
+    """
+
+    template_fields: Sequence[str] = (
+        *PythonOperator.template_fields, "business_date", "cycle", "document", "documents",
+    )  # fmt: skip
+    template_fields_renderers: ClassVar[dict[str, str]] = {
+        **PythonOperator.template_fields_renderers,
+        "document": "py",
+        "documents": "py",
+    }
+    shallow_copy_attrs: Sequence[str] = (
+        *PythonOperator.shallow_copy_attrs, "business_date", "document", "documents", "side_effect", "guard_spec", "_declared",
+    )  # fmt: skip
+
+    # What the caller itself has given, which the metaclass mixes with default_args before __init__ sees it.
+    _given_here: frozenset[str] = frozenset()
+    _unmapped = False
+    _attempt: GuardedTry | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> IdempotentOperator:
+        """Note what the caller has given."""
+        del args
+        made: IdempotentOperator = super().__new__(cls)
+        object.__setattr__(made, "_given_here", frozenset(kwargs))
+        object.__setattr__(made, "_unmapped", bool(kwargs.get("_airflow_from_mapped")))
+        return made
+
+    def __init__(
+        self,
+        *,
+        python_callable: Callable[..., Any],
+        operation: str | None = None,
+        key_namespace: str | None = None,
+        business_date: str | date | BusinessDateRule | Callable[[RunFacts], Any] | XComArg | None = None,
+        cycle: str | XComArg = "",
+        document: Any = None,
+        documents: Iterable[Any] | Callable[..., Iterable[Any]] | XComArg | None = None,
+        document_key: str | None = None,
+        fingerprint_fields: Sequence[str] | None = None,
+        once_per: str = "date",
+        call_per: str = "document",
+        batch_size: int = CLAIM_CHUNK,
+        max_workers: int = 1,
+        side_effect: str | SideEffect = "external",
+        on_duplicate: str = "replay",
+        on_concurrent: str = "wait",
+        wait_timeout: timedelta | float = timedelta(hours=1),
+        poll_interval: timedelta | float = timedelta(seconds=10),
+        deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
+        on_other_run: str = "fail",
+        stop_on_failure: bool = False,
+        max_rejected: int = 0,
+        mode: str | None = None,
+        guarded_from: str | date | None = None,
+        retired_operations: Sequence[str] = (),
+        ledger_conn_id: str | None = None,
+        lease: timedelta | float | None = None,
+        max_hold: timedelta | float | None = None,
+        **kwargs: Any,
+    ) -> None:
+        declared = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
+        self.operation = operation
+        self.key_namespace = key_namespace
+        self.business_date: Any = business_date
+        self.cycle = cycle
+        self.document = document
+        self.documents: Any = documents
+        self.side_effect = side_effect
+        self.ledger_conn_id = ledger_conn_id
+        self.deferrable = deferrable
+        # Said now: rendering may leave nothing of what was named, which is another thing than naming nothing.
+        self.names_one_document = document is not None
+        self.names_many_documents = documents is not None
+        self._declared = declared | {name: kwargs.get(name) for name in ("op_args", "op_kwargs")}
+        defaults = kwargs.get("default_args") or {}
+        super().__init__(python_callable=python_callable, **kwargs)
+        self.guard_settings = GuardSettings.read()
+        try:
+            refuse_leaked(defaults, self._given_here)
+            self.guard_spec = self.declaration.check(self.guard_settings)
+        except GuardError as error:
+            if self._unmapped:  # the task runs already, and no retry will help
+                raise as_airflow(error) from error
+            raise
+        self.wait_timeout = duration("wait_timeout", wait_timeout)
+        self.poll_interval = duration("poll_interval", poll_interval)
+
+    @classmethod
+    def partial(cls, **kwargs: Any) -> OperatorPartial:
+        """See ``BaseOperator.partial``; what is wrong with the task is said when it is expanded."""
+        made: OperatorPartial = super().partial(**kwargs)
+        made._expand_called = True  # noqa: SLF001 - it is expanded by the one that is returned
+        return GuardedPartial(operator_class=cls, kwargs=made.kwargs, params=made.params)
+
+    @property
+    def names_documents(self) -> bool:
+        """Whether the task has documents, rather than standing for the run as a whole."""
+        return self.names_one_document or self.names_many_documents
+
+    @property
+    def declaration(self) -> Declaration:
+        """What the DAG file declares about the task."""
+        dag = self.get_dag()
+        dag_id = dag.dag_id if dag is not None else None
+        return Declaration(self.task_id, dag_id, self._declared, is_mapped=self._unmapped)
+
+    @property
+    def dag(self) -> DAG:
+        """The task's DAG."""
+        return super().dag
+
+    @dag.setter
+    def dag(self, dag: DAG | None) -> None:
+        super(IdempotentOperator, type(self)).dag.__set__(self, dag)  # type: ignore[attr-defined]
+        if dag is not None and not self._unmapped:
+            refuse_second_key(dag, self.declaration)
+
+    def _convert_is_setup(self, value: bool) -> bool:  # noqa: FBT001 - Airflow's name and form
+        if value:
+            raise ConfigurationError(no_setup(self.task_id))
+        return value
+
+    # -- templates ------------------------------------------------------------------------------------------
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: jinja2.Environment,
+        seen_oids: set[int],
+    ) -> None:
+        """Render templates; leave callables and rules alone, which Airflow would call with its context."""
+        if parent is not self:
+            super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
+            return
+        ours = {"business_date"} | ({"documents"} if _is_function(self.documents) else set())
+        others = [name for name in template_fields if name not in ours]
+        super()._do_render_template_fields(self, others, context, jinja_env, seen_oids)
+        self._render_business_date(context, jinja_env, seen_oids)
+
+    def _render_business_date(self, context: Context, jinja_env: jinja2.Environment, seen_oids: set[int]) -> None:
+        template = self.business_date
+        if template is None or isinstance(template, (date, BusinessDateRule)) or _is_function(template):
+            return
+        try:
+            rendered = self.render_template(template, context, jinja_env, seen_oids)
+        except UndefinedError as error:
+            # Asset-triggered runs have no ds. A date in conf may stand in for it, which execute() finds out.
+            rendered = _Undefined(str(template), str(error))
+        # "Nothing" from a template or another task is a mistake, not a business date that was left out.
+        self.business_date = "" if rendered is None else rendered
+
+    # -- running --------------------------------------------------------------------------------------------
+
+    def execute(self, context: Context) -> Any:
+        """Execute what the ledger allows.
+
+        :raises GuardFailure: no retry helps.
+        :raises GuardRetry: a retry helps.
+        :raises AirflowSkipException: no business date by its rule, or all is done and ``on_duplicate="skip"``.
+        """
+        return self._execute(context, None)
+
+    def execute_complete(self, context: Context, event: LedgerEvent) -> Any:
+        """Go on after a wait; otherwise as :meth:`execute`."""
+        if event["error"]:
+            self.log.warning("While waiting, the ledger did not answer: %s", event["error"])
+        return self._execute(context, event)
+
+    def on_kill(self) -> None:
+        """Let the document in hand finish, and begin no other."""
+        if self._attempt is not None:
+            self._attempt.stop("the task was asked to stop")
+
+    def _execute(self, context: Context, event: LedgerEvent | None) -> Any:
+        try:
+            self._attempt = GuardedTry(self, context)
+            with self._attempt as attempt:
+                return self._outcome(attempt, self._work(attempt, event))
+        except GuardError as error:
+            raise as_airflow(error) from error
+
+    def _work(self, attempt: GuardedTry, event: LedgerEvent | None) -> Report:
+        report = attempt.run(event["task_run_id"] if event else None)
+        if attempt.spec.on_concurrent != "wait" or not only_waits(report):
+            return report
+        wait = Wait.of(self.wait_timeout, self.poll_interval, event["deadline_at"] if event else None)
+        while only_waits(report) and wait.left:
+            if self.deferrable:
+                self._defer(attempt, report, wait)
+            if not wait.here(attempt.ledger, attempt.space.key_date, report, attempt.is_stopped):
+                break
+            report = attempt.run(attempt.task_run_id)
+        if only_waits(report):
+            raise wait_over(report, attempt.what, self.wait_timeout, stopped=attempt.is_stopped())
+        return report
+
+    def _defer(self, attempt: GuardedTry, report: Report, wait: Wait) -> NoReturn:
+        trigger = wait.trigger(attempt.conn_id, attempt.space.key_date, report, attempt.task_run_id or 0)
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=wait.left + _BACKSTOP)
+
+    def _outcome(self, attempt: GuardedTry, report: Report) -> Any:
+        failure = failure_of(report, attempt)
+        if failure is not None:
+            for cause in causes_of(report)[1:]:  # the first is the failure's own cause, which Airflow logs
+                self.log.error("Another document failed: %s", cause, exc_info=cause)
+            raise failure
+        if report.documents and report.counts[Outcome.SKIPPED] == report.documents:
+            raise AirflowSkipException(f"{attempt.what}: {'; '.join(report.log_lines())}")
+        attempt.date_asset_events()
+        value = report.result if report.single else attempt.summary(report)
+        if self.show_return_value_in_logs:
+            self.log.info("Done. Returned value was: %s", value)
+        else:
+            self.log.info("Done. Returned value not shown")
+        return value
+
+
+class _Undefined:
+    """A business date whose template uses what the run does not have. An error only if no date stands in for it."""
+
+    def __init__(self, template: str, problem: str) -> None:
+        self._template = template
+        self._problem = problem
+
+    def __call__(self, facts: RunFacts) -> NoReturn:
+        raise BusinessDateError(
+            f"business_date={self._template!r} has no value in {facts}: {self._problem}. Asset-triggered and some other "
+            'runs have no ds and no logical date. Trigger the run with conf {"business_date": "YYYY-MM-DD"}, or use a '
+            "rule that needs neither, such as from_asset_extra()."
+        )
+
+    def __repr__(self) -> str:
+        return repr(self._template)
+
+
+def _is_function(value: object) -> bool:
+    return callable(value) and not isinstance(value, XComArg)

@@ -1,0 +1,136 @@
+"""Guarded tasks of a DAG, mapped ones included: what is declared about each, and that no two have one key."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from airflow_guard.airflow_compat import MappedOperator, OperatorPartial, default_args_of, expanded_names
+from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.hooks.settings import GuardSettings
+from airflow_guard.operators.declaration import Declaration, refuse_leaked
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG, XComArg
+
+
+class GuardedPartial(OperatorPartial):
+    """What ``IdempotentOperator.partial()`` returns: checks the task when it is expanded, not when it runs."""
+
+    def expand(self, **mapped_kwargs: Any) -> MappedOperator:
+        """See ``OperatorPartial.expand``.
+
+        :raises ConfigurationError: the task cannot work, or another task of the DAG has its key.
+        """
+        return checked(super().expand(**mapped_kwargs))
+
+    def expand_kwargs(
+        self, kwargs: XComArg | Sequence[XComArg | Mapping[str, Any]], *, strict: bool = True
+    ) -> MappedOperator:
+        """See ``OperatorPartial.expand_kwargs``.
+
+        :raises ConfigurationError: the task cannot work, or another task of the DAG has its key.
+        """
+        return checked(super().expand_kwargs(kwargs, strict=strict))
+
+
+def checked(operator: MappedOperator) -> MappedOperator:
+    """Return a mapped guarded task after all that can be checked before it is mapped.
+
+    :raises ConfigurationError: the task cannot work, or another task of the DAG has its key.
+    """
+    defaults = default_args_of(operator.dag, operator.task_group)
+    expanded = expanded_names(operator)
+    given = {*operator.partial_kwargs, *_moved(operator.partial_kwargs), *(expanded or ())}
+    refuse_leaked(defaults, given)
+    declaration = declaration_of(operator)
+    if operator.is_setup:
+        raise ConfigurationError(no_setup(operator.task_id))
+    declaration.check(GuardSettings.read())
+    if operator.dag is not None:
+        refuse_second_key(operator.dag, declaration)
+    return operator
+
+
+def declaration_of(operator: MappedOperator) -> Declaration:
+    """Return what is declared about a mapped guarded task."""
+    parameters = _parameters(operator.operator_class)
+    defaults = default_args_of(operator.dag, operator.task_group)
+    values = {name: value for name, value in defaults.items() if name in parameters}
+    values.update(operator.partial_kwargs)
+    expanded = expanded_names(operator)
+    mapped, perhaps = expanded or frozenset(), parameters if expanded is None else frozenset()
+    function = getattr(operator, "python_callable", None)
+    if function is not None:
+        # A decorated function: it is mapped over its arguments, and the operator's documents among them.
+        values.update(_moved(operator.partial_kwargs))
+        arguments = {*operator.partial_kwargs.get("op_kwargs", ()), *mapped}
+        values["op_kwargs"] = dict.fromkeys(sorted(arguments - set(MOVED)))
+        values["python_callable"] = undecorated(function)
+        mapped = mapped & set(MOVED)
+        perhaps = frozenset({*MOVED, "op_kwargs"}) if expanded is None else perhaps
+    dag_id = operator.dag.dag_id if operator.dag is not None else None
+    return Declaration(operator.task_id, dag_id, values, mapped, perhaps, is_mapped=True)
+
+
+MOVED = ("document", "documents")
+"""Arguments of a decorated function's call that are the operator's parameters."""
+
+
+def undecorated(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function that the user wrote, behind the one that ``@task.idempotent`` shows to Airflow."""
+    original: Callable[..., Any] = getattr(function, "airflow_guard_function", function)
+    return original
+
+
+def _moved(partial_kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = partial_kwargs.get("op_kwargs")
+    if not isinstance(arguments, Mapping):
+        return {}
+    return {name: arguments[name] for name in MOVED if name in arguments}
+
+
+@cache
+def _parameters(operator_class: type) -> frozenset[str]:
+    names: set[str] = set()
+    for each in operator_class.__mro__:
+        if "__init__" in vars(each):
+            names.update(inspect.signature(each.__init__).parameters)  # type: ignore[misc]
+    return frozenset(names - {"self", "kwargs", "args"})
+
+
+def refuse_second_key(dag: DAG, declaration: Declaration) -> None:
+    """Refuse a task whose key another guarded task of the DAG has: one of them would replay the other's results.
+
+    :raises ConfigurationError: names both.
+    """
+    for other in _guarded(dag):
+        if other.task_id != declaration.task_id and other.key == declaration.key and None not in other.key:
+            namespace, operation, cycle = declaration.key
+            in_cycle = f", cycle {cycle!r}" if cycle else ""
+            raise ConfigurationError(
+                f"Tasks {other.task_id!r} and {declaration.task_id!r} have one key (key_namespace {namespace!r}, "
+                f"operation {operation!r}{in_cycle}): the second would take the first one's results for its own. Give "
+                "each its own operation, or list all documents in one task. A decorated function that is called twice "
+                'gets another one by notify.override(task_id="…", operation="…")(…).'
+            )
+
+
+def no_setup(task_id: str) -> str:
+    """Return the message for a guarded task that is to be a setup."""
+    return (
+        f"Task {task_id!r} cannot be a setup: a setup is run again whenever a task that needs it is cleared, and a guarded "
+        "task is done once. Make it an ordinary upstream task."
+    )
+
+
+def _guarded(dag: DAG) -> Iterator[Declaration]:
+    from airflow_guard.operators.idempotent import IdempotentOperator
+
+    for task in dag.task_dict.values():
+        if isinstance(task, IdempotentOperator):
+            yield task.declaration
+        elif isinstance(task, MappedOperator) and issubclass(task.operator_class, IdempotentOperator):
+            yield declaration_of(task)

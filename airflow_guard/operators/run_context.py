@@ -1,0 +1,90 @@
+"""What Airflow's task context says about the run and the try, as the values that the core decides on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from datetime import date
+from typing import TYPE_CHECKING, Any
+
+from airflow_guard.core.dates import NoBusinessDate, RunFacts, resolve_business_date
+from airflow_guard.core.guard import TaskIdentity
+
+if TYPE_CHECKING:
+    from airflow_guard.core.dates import OperatorDate
+
+
+def business_date_of(context: Mapping[str, Any], business_date: OperatorDate = None) -> date:
+    """Return the business date of the run, by the same rules as a guarded task of this DAG.
+
+    ::
+
+        @task
+        def report(**context):
+            day = business_date_of(context, previous_business_day("DE"))
+
+    :param context: Airflow's task context.
+    :param business_date: what the guarded tasks have as ``business_date``: a template, a date, a rule or a
+        callable.
+    :raises BusinessDateError: no date, or one that cannot be read. A retry does not help.
+    :raises AirflowSkipException: the rule says that there is nothing to do in this run.
+    """
+    if isinstance(business_date, str):
+        business_date = context["task"].render_template(business_date, context)
+    resolved = resolve_business_date(run_facts(context), business_date)
+    if isinstance(resolved, NoBusinessDate):
+        from airflow_guard.airflow_compat import AirflowSkipException
+
+        raise AirflowSkipException(resolved.reason)
+    return resolved.date
+
+
+def run_facts(context: Mapping[str, Any]) -> RunFacts:
+    """Return what a run offers for its business date.
+
+    :raises BusinessDateError: an instant has no zone. A retry does not help.
+    """
+    run = context["dag_run"]
+    return RunFacts(
+        dag_id=run.dag_id,
+        run_id=run.run_id,
+        run_type=run_type_of(run),
+        timezone=context["dag"].timezone,
+        conf=run.conf or {},
+        logical_at=run.logical_date,
+        interval_start_at=run.data_interval_start,
+        interval_end_at=run.data_interval_end,
+        run_after_at=run.run_after,
+        partition_date=context.get("partition_date"),
+        partition_key=context.get("partition_key"),
+        asset_extras=tuple(_asset_extras(context)),
+    )
+
+
+def identity_of(context: Mapping[str, Any], hostname: str) -> TaskIdentity:
+    """Return who asks: the task try of a context, in this process."""
+    ti, run = context["ti"], context["dag_run"]
+    map_index = ti.map_index
+    return TaskIdentity(
+        dag_id=ti.dag_id,
+        task_id=ti.task_id,
+        run_id=ti.run_id,
+        map_index=-1 if map_index is None else map_index,
+        try_number=ti.try_number,
+        run_type=run_type_of(run),
+        run_after_at=run.run_after,
+        host=hostname,
+        pid=os.getpid(),
+    )
+
+
+def run_type_of(run: Any) -> str:
+    """Return Airflow's word for the type of a run, such as ``scheduled``."""
+    return str(getattr(run.run_type, "value", run.run_type))
+
+
+def _asset_extras(context: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    events = context.get("triggering_asset_events") or {}
+    for of_one_asset in events.values():
+        for event in of_one_asset:
+            yield event.extra or {}

@@ -1,0 +1,222 @@
+"""One try of a guarded task: from Airflow's context to a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import date
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from airflow_guard.airflow_compat import AirflowSkipException, call_as_airflow, hostname, outlet_events_of
+from airflow_guard.core.dates import NoBusinessDate, ResolvedDate, resolve_business_date
+from airflow_guard.core.effects import External
+from airflow_guard.core.errors import ConfigurationError, DocumentError, GuardError
+from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.report import Report
+from airflow_guard.execution.preflight import check_date
+from airflow_guard.execution.run import GuardedTask, Listing
+from airflow_guard.execution.shape import key_shape
+from airflow_guard.execution.spec import Callee, GuardSpec
+from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
+from airflow_guard.operators.calling import Function, given_to_callable, given_to_verify
+from airflow_guard.operators.declaration import without_document
+from airflow_guard.operators.run_context import identity_of, run_facts
+from airflow_guard.store.task_runs import TaskTry
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_guard.operators.idempotent import IdempotentOperator
+
+
+class GuardedTry:
+    """A try of a guarded task, from the moment that Airflow calls ``execute``. Use as a context manager.
+
+    What needs no ledger is found out when it is made: a task that cannot work leaves no trace there.
+
+    :param task: with its templates rendered.
+    :param context: Airflow's.
+    :raises GuardError: nothing was started; also on entering.
+    :raises AirflowSkipException: on entering: the business date's rule says that there is nothing to do.
+    """
+
+    def __init__(self, task: IdempotentOperator, context: Context) -> None:
+        self._task = task
+        self._context = context
+        self.spec: GuardSpec = task.guard_spec
+        self.identity = identity_of(context, hostname())
+        self._one = self._one_document()
+        self._facts = run_facts(context)
+        self._resolved = resolve_business_date(self._facts, task.business_date)
+        self.conn_id = ledger_conn_id(task.ledger_conn_id)
+        self._guarded: GuardedTask | None = None
+        self._stopped = ""
+
+    def __enter__(self) -> Self:
+        """Open the ledger, and compare the business date with what it knows."""
+        task, resolved = self._task, self._resolved
+        connections = self.spec.max_workers + 7
+        self.ledger = open_ledger(self.conn_id, max_connections=connections, executor=task.executor)
+        try:
+            check_date(
+                self.ledger.runs, self._facts, self.identity, task.business_date, resolved, warn=task.log.warning
+            )
+            if isinstance(resolved, NoBusinessDate):
+                raise AirflowSkipException(resolved.reason)
+            self._date: ResolvedDate = resolved
+            self.space = KeySpace(
+                key_namespace=task.key_namespace or task.dag_id,
+                operation=task.operation or task.task_id,
+                business_date=resolved.date,
+                cycle=str(task.cycle or ""),
+                once_per=self.spec.once_per,
+                deployment=task.guard_settings.deployment,
+            )
+        except BaseException:
+            self.ledger.database.dispose()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.ledger.database.dispose()
+
+    @property
+    def business_date(self) -> date:
+        """The business date of this try."""
+        return self.space.business_date
+
+    @property
+    def what(self) -> str:
+        """How messages call the work."""
+        cycle = f", cycle {self.space.cycle}" if self.space.cycle else ""
+        return f"{self.space.key_namespace} / {self.space.operation} of {self.business_date}{cycle}"
+
+    @property
+    def task_run_id(self) -> int | None:
+        """The try's id in the ledger, once it is recorded there."""
+        return self._guarded.task_run_id if self._guarded else None
+
+    def run(self, resumed: int | None = None) -> Report:
+        """Execute what the ledger allows, and return what became of it.
+
+        :param resumed: the try's id in the ledger if it goes on after a wait.
+        """
+        shared = self._shared()
+        self._guarded = GuardedTask(
+            self.ledger,
+            self.spec,
+            self._task_try(),
+            self._callee(shared),
+            verify=self._verify(shared),
+            dag_task_ids=frozenset(self._task.dag.task_ids),
+            resumed=resumed,
+        )
+        if self._stopped:
+            self._guarded.stop(self._stopped)
+        return self._guarded.run(self._listing(shared), one=self._one)
+
+    def stop(self, reason: str) -> None:
+        """Let what has begun finish, and begin nothing else."""
+        self._stopped = reason
+        if self._guarded is not None:
+            self._guarded.stop(reason)
+
+    def is_stopped(self) -> bool:
+        """Whether the task was asked to stop."""
+        return bool(self._stopped)
+
+    def summary(self, report: Report) -> dict[str, Any]:
+        """Return what several documents give to XCom."""
+        return report.summary(
+            key_namespace=self.space.key_namespace,
+            operation=self.space.operation,
+            business_date=self.business_date.isoformat(),
+            **({"cycle": self.space.cycle} if self.space.cycle else {}),
+        )
+
+    def date_asset_events(self) -> None:
+        """Put the business date into the asset events of the task, where ``from_asset_extra()`` looks for it."""
+        from airflow.sdk import Asset
+
+        events = outlet_events_of(self._context)
+        for outlet in self._task.outlets:
+            if isinstance(outlet, Asset):
+                events[outlet].extra.setdefault("business_date", self.business_date.isoformat())
+
+    # -- what the execution is given ------------------------------------------------------------------------
+
+    def _one_document(self) -> Any:
+        task = self._task
+        if not task.names_documents and self.identity.map_index >= 0:
+            raise ConfigurationError(without_document(task.task_id))
+        if task.names_one_document and task.document is None:
+            raise DocumentError(
+                f"document of task {task.task_id!r} has no value in this run (None): the task it comes from gave nothing. "
+                "Without a document the task would stand for the run as a whole, so nothing was executed."
+            )
+        return task.document
+
+    def _task_try(self) -> TaskTry:
+        return TaskTry(
+            identity=self.identity,
+            space=self.space,
+            key_shape=key_shape(self.space, documents=self._task.names_documents),
+            mode=self.spec.mode,
+            date_source=self._date.source.value,
+            date_detail=self._date.detail,
+        )
+
+    def _shared(self) -> dict[str, Any]:
+        task = self._task
+        arguments = task.op_kwargs or {}
+        if not isinstance(arguments, Mapping):
+            raise ConfigurationError(f"op_kwargs of task {task.task_id!r} gave {type(arguments).__name__}, not a mapping.")
+        return {**self._context, **arguments, "templates_dict": task.templates_dict}
+
+    def _callee(self, shared: Mapping[str, Any]) -> Callee:
+        task = self._task
+        function = Function.of("python_callable", task.python_callable, tuple(task.op_args))
+        function.check_arguments(frozenset(task.op_kwargs or ()))
+        return function.callee(
+            shared, tuple(task.op_args), gives=given_to_callable(self.spec), adapt=self._as_airflow_calls
+        )
+
+    def _as_airflow_calls(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return call_as_airflow(function, outlet_events_of(self._context), self._task.log)
+
+    def _verify(self, shared: Mapping[str, Any]) -> Callee | None:
+        effect = self.spec.side_effect
+        if not isinstance(effect, External) or effect.verify is None:
+            return None
+        return Function.of("External(verify=…)", effect.verify).callee(shared, gives=given_to_verify(self.spec))
+
+    def _listing(self, shared: Mapping[str, Any]) -> Listing | None:
+        documents = self._task.documents
+        if not self._task.names_many_documents:
+            return None
+        if not callable(documents):
+            return lambda: documents
+        callee = Function.of("documents", documents).callee(shared, gives={"business_date"})
+        return lambda: callee.call({"business_date": self.business_date})
+
+
+def failure_of(report: Report, attempt: GuardedTry) -> GuardError | None:
+    """Return the error that ends the task, ``None`` if it succeeded; what the user's code raised is its cause."""
+    failure = report.failure(attempt.what, attempt.spec.max_rejected)
+    if failure is not None and failure.__cause__ is None:
+        failure.__cause__ = next((cause for cause in causes_of(report)), None)
+    return failure
+
+
+def causes_of(report: Report) -> list[BaseException]:
+    """Return what the user's functions raised, without the errors of this package around it."""
+    causes = []
+    for _, error in report.errors:
+        cause: BaseException | None = error
+        while isinstance(cause, GuardError):
+            cause = cause.__cause__
+        if cause is not None and cause.__traceback__ is not None:
+            causes.append(cause)
+    return causes

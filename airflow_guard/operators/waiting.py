@@ -1,0 +1,111 @@
+"""Waiting for keys that another attempt is at work on."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+
+from airflow_guard.core.errors import InProgressElsewhere, LedgerError
+from airflow_guard.core.report import Outcome, Report
+from airflow_guard.hooks.ledger import still_held
+from airflow_guard.store.ledger import Ledger
+from airflow_guard.triggers.ledger import MAX_WATCHED, LedgerTrigger
+
+log = logging.getLogger(__name__)
+
+_OTHER_FAILURES = (Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.RELEASED)
+_SLICE_S = 0.5
+"""How long a sleep may last before a request to stop is noticed."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The wait of one task try.
+
+    :param deadline_at: when it is over, however often it was interrupted.
+    :param poll_interval: between two looks at the ledger.
+    """
+
+    deadline_at: datetime
+    poll_interval: timedelta
+
+    @staticmethod
+    def of(timeout: timedelta, poll_interval: timedelta, deadline_at: str | None = None) -> Wait:
+        """Return the wait that begins now, or goes on until a deadline that was set before a deferral."""
+        deadline = datetime.fromisoformat(deadline_at) if deadline_at else datetime.now(UTC) + timeout
+        return Wait(deadline, poll_interval)
+
+    @property
+    def left(self) -> timedelta:
+        """How long it may last still."""
+        return max(self.deadline_at - datetime.now(UTC), timedelta(0))
+
+    def here(self, ledger: Ledger, key_date: date, report: Report, stopped: Callable[[], bool]) -> bool:
+        """Wait in this process until the keys are free.
+
+        :param stopped: whether the task was asked to stop.
+        :return: whether to look again; otherwise the time is over, or the task is to stop.
+        """
+        hashes = watched(report)
+        held = True
+        while held and self.left:
+            # First a pause: that the keys are held was read a moment ago.
+            self._pause(stopped)
+            if stopped():
+                return False
+            try:
+                held = bool(still_held(ledger, key_date, hashes))
+            except LedgerError as error:
+                log.warning("The ledger does not answer, asking again: %s", error)
+        return not held
+
+    def trigger(self, conn_id: str, key_date: date, report: Report, task_run_id: int) -> LedgerTrigger:
+        """Return the trigger that waits in place of this process."""
+        return LedgerTrigger(
+            ledger_conn_id=conn_id,
+            key_date=key_date.isoformat(),
+            hashes=watched(report),
+            task_run_id=task_run_id,
+            deadline_at=self.deadline_at.isoformat(),
+            poll_interval_s=self.poll_interval.total_seconds(),
+        )
+
+    def _pause(self, stopped: Callable[[], bool]) -> None:
+        # In slices, and not on an event: the handler that would set it runs in this same thread.
+        until = time.monotonic() + min(self.poll_interval, self.left).total_seconds()
+        while (left := until - time.monotonic()) > 0 and not stopped():
+            time.sleep(min(left, _SLICE_S))
+
+
+def only_waits(report: Report) -> bool:
+    """Return whether nothing but other attempts keeps the task from success."""
+    return bool(
+        report.counts[Outcome.WAITING]
+        and not any(report.counts[outcome] for outcome in _OTHER_FAILURES)
+        and report.stopped is None
+        and report.problem is None
+    )
+
+
+def watched(report: Report) -> list[str]:
+    """Return the keys to wait for. When they are free, the task looks at all of its documents again."""
+    return [held.key_hash for held in report.waiting[:MAX_WATCHED]]
+
+
+def wait_over(report: Report, what: str, timeout: timedelta, *, stopped: bool) -> InProgressElsewhere:
+    """Return the error for a wait that ended without result. Names who holds the keys.
+
+    :param stopped: whether it ended because the task was asked to stop.
+    """
+    count = report.counts[Outcome.WAITING]
+    held = report.waiting[0]
+    first = f"document {held.document}" if held.document is not None else "the whole run"
+    more = f" (and {count - 1:,} more)" if count > 1 else ""
+    when = "when the task was asked to stop" if stopped else f"after a wait of {timeout} (wait_timeout)"
+    return InProgressElsewhere(
+        f"{what}: still in progress elsewhere {when}: {first}{more}, held by "
+        f"{held.holder}. Nothing of it was executed here; another try finds its result."
+    )

@@ -1,0 +1,213 @@
+"""Runs of a DAG, task by task, in this process: as ``dag.test()`` runs them, but of any run type, one try at a
+time, and with the error of every task at hand."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tests.airflow_environment import _sync as enter_dag
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from airflow.models.dagrun import DagRun as DagRunModel
+    from airflow.sdk import DAG
+
+_numbers = itertools.count(1)
+
+
+@dataclass
+class Ended:
+    """How a try of a task ended."""
+
+    task_id: str
+    map_index: int
+    state: str
+    error: BaseException | None = None
+
+    @property
+    def cause(self) -> BaseException | None:
+        """The error of this package behind Airflow's."""
+        return self.error.__cause__ if self.error else None
+
+
+@dataclass
+class AirflowRun:
+    """A run of a DAG. Made by :func:`start_run`."""
+
+    dag: DAG
+    run_id: str
+    ended: list[Ended] = field(default_factory=list)
+
+    def go(self, dag: DAG | None = None) -> AirflowRun:
+        """Run all tasks that can run, each for one try at most.
+
+        :param dag: the DAG as its file has it now; tasks are taken from it.
+        """
+        if dag is not None:
+            self.dag = dag
+            enter_dag(dag)
+        tried: set[tuple[str, int, int]] = set()
+        with _handlers_kept(), _session() as session:
+            while True:
+                run = self._model(session)
+                run.dag = _as_scheduler_sees(self.dag)
+                ready, _ = run.update_state(session=session, execute_callbacks=False)
+                new = [ti for ti in ready if (ti.task_id, ti.map_index, ti.try_number) not in tried]
+                if not new:
+                    return self
+                for ti in new:
+                    ti.try_number += 1
+                    ti.state = "scheduled"
+                    tried.add((ti.task_id, ti.map_index, ti.try_number))
+                session.commit()
+                for ti in new:
+                    self.ended.append(_run(ti, self.dag))
+                session.expire_all()
+
+    def clear(self, *task_ids: str) -> AirflowRun:
+        """Clear tasks, or the whole run, as a person does in the UI. :meth:`go` runs them again."""
+        from airflow.models.taskinstance import clear_task_instances
+
+        with _session() as session:
+            run = self._model(session)
+            tis = [ti for ti in run.get_task_instances(session=session) if not task_ids or ti.task_id in task_ids]
+            clear_task_instances(tis, session=session)
+            session.flush()
+            self._model(session).state = "running"
+        self.ended.clear()
+        return self
+
+    def states(self) -> dict[str, str]:
+        """Return the states of the tasks now, mapped ones as ``task[0]``."""
+        with _session() as session:
+            tis = self._model(session).get_task_instances(session=session)
+            return {_name(ti.task_id, ti.map_index): str(ti.state) for ti in tis}
+
+    def result(self, task_id: str, map_index: int = -1) -> Any:
+        """Return what a task has returned (its XCom)."""
+        from airflow.models.xcom import XComModel
+        from sqlalchemy import select
+
+        query = select(XComModel).where(
+            XComModel.dag_id == self.dag.dag_id,
+            XComModel.run_id == self.run_id,
+            XComModel.task_id == task_id,
+            XComModel.map_index == map_index,
+            XComModel.key == "return_value",
+        )
+        with _session() as session:
+            row = session.scalars(query).one_or_none()
+            return None if row is None else XComModel.deserialize_value(row)
+
+    def last(self, task_id: str, map_index: int = -1) -> Ended:
+        """Return how the last try of a task ended."""
+        return [each for each in self.ended if (each.task_id, each.map_index) == (task_id, map_index)][-1]
+
+    def _model(self, session: Any) -> DagRunModel:
+        from airflow.models.dagrun import DagRun
+        from sqlalchemy import select
+
+        query = select(DagRun).where(DagRun.dag_id == self.dag.dag_id, DagRun.run_id == self.run_id)
+        run: DagRunModel = session.scalars(query).one()
+        return run
+
+
+def start_run(
+    dag: DAG,
+    *,
+    run_type: str = "scheduled",
+    logical_at: datetime | None = None,
+    interval: tuple[datetime, datetime] | None = None,
+    due_at: datetime | None = None,
+    conf: Mapping[str, Any] | None = None,
+    asset_extras: Sequence[Mapping[str, Any]] = (),
+    run_id: str | None = None,
+    **more: Any,
+) -> AirflowRun:
+    """Enter a DAG and a run of it in the metadata database, without running anything yet.
+
+    :param run_type: Airflow's word.
+    :param logical_at: the logical date; none in asset-triggered runs.
+    :param interval: the data interval, by default empty, as a cron string gives it.
+    :param due_at: ``run_after``; by default the logical date.
+    :param asset_extras: the ``extra`` of the asset events that triggered the run.
+    :param more: what only some versions of Airflow take, such as ``partition_key``.
+    """
+    from airflow.utils.types import DagRunTriggeredByType, DagRunType
+
+    enter_dag(dag)
+    number = next(_numbers)
+    run_id = run_id or f"{run_type}__{(logical_at or datetime.now(UTC)).isoformat()}_{number}"
+    with _session() as session:
+        run = _as_scheduler_sees(dag).create_dagrun(
+            run_id=run_id,
+            logical_date=logical_at,
+            data_interval=interval or ((logical_at, logical_at) if logical_at else None),
+            run_after=due_at or logical_at or datetime.now(UTC),
+            conf=dict(conf) if conf is not None else None,
+            run_type=DagRunType(run_type),
+            triggered_by=DagRunTriggeredByType.TEST,
+            state="running",
+            session=session,
+            **more,
+        )
+        if asset_extras:
+            run.consumed_asset_events = [_asset_event(session, extra) for extra in asset_extras]
+    return AirflowRun(dag, run_id)
+
+
+def _asset_event(session: Any, extra: Mapping[str, Any]) -> Any:
+    from airflow.models.asset import AssetEvent, AssetModel
+
+    asset = AssetModel(name=f"asset_{next(_numbers)}", uri=f"x://asset/{next(_numbers)}", group="asset")
+    session.add(asset)
+    session.flush()
+    event = AssetEvent(asset_id=asset.id, extra=dict(extra))
+    session.add(event)
+    return event
+
+
+def _run(ti: Any, dag: DAG) -> Ended:
+    from airflow.sdk.definitions.dag import _run_task
+
+    ended = _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+    if ended is None:
+        return Ended(ti.task_id, ti.map_index, str(ti.state), RuntimeError("Airflow could not run it, see the log"))
+    state = getattr(ended.state, "value", ended.state)
+    return Ended(ti.task_id, ti.map_index, str(state), ended.error)
+
+
+def _as_scheduler_sees(dag: DAG) -> Any:
+    from airflow.serialization import serialized_objects
+
+    serialization = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
+    return serialization.deserialize_dag(serialization.serialize_dag(dag))
+
+
+def _name(task_id: str, map_index: int) -> str:
+    return task_id if map_index < 0 else f"{task_id}[{map_index}]"
+
+
+@contextlib.contextmanager
+def _session() -> Iterator[Any]:
+    from airflow.utils.session import create_session
+
+    with create_session() as session:
+        session.expire_on_commit = False
+        yield session
+
+
+@contextlib.contextmanager
+def _handlers_kept() -> Iterator[None]:
+    # Running a task in this process leaves a handler behind.
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,160 @@
+"""Every statement of the ledger against the state machine, on every row that there can be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+
+from airflow_guard.core.states import PHASES_OF_STATE, TRANSITIONS, Event, FollowUp, State
+from airflow_guard.store.statements import ByKeys
+from tests.contract.attempts import opened
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.store.ledger import Ledger
+
+EVENTS = {
+    "take": {Event.CLAIM, Event.TAKE_OVER},
+    "begin": {Event.BEGIN},
+    "enter_transaction": {Event.BEGIN},
+    "complete": {Event.COMPLETE},
+    "complete_in_transaction": {Event.COMPLETE},
+    "complete_many": {Event.COMPLETE},
+    "fail_before": {Event.FAIL},
+    "fail_begun": {Event.FAIL},
+    "reject": {Event.REJECT},
+    "doubt": {Event.DOUBT},
+    "doubt_expired": {Event.DOUBT},
+    "late_complete": {Event.LATE_REPORT},
+    "late_fail": {Event.LATE_REPORT},
+    "late_reject": {Event.LATE_REPORT},
+    "resolve_happened": {Event.RESOLVE_HAPPENED},
+    "resolve_not_happened": {Event.RESOLVE_NOT_HAPPENED},
+    "waive": {Event.WAIVE},
+    "send_again": {Event.SEND_AGAIN},
+}
+FOLLOW_UPS = {
+    "follow_up_done": {(FollowUp.PENDING, FollowUp.NONE)},
+    "follow_up_failed": {(FollowUp.PENDING, FollowUp.FAILED)},
+    "settle_follow_up": {(FollowUp.PENDING, FollowUp.SETTLED), (FollowUp.FAILED, FollowUp.SETTLED)},
+}
+NO_CHANGE = {"refresh_fingerprint", "late_result"}
+ONLY_WITH_THE_LEASE_OVER = {"doubt_expired", "settle_follow_up"}
+MOMENT = datetime(2025, 3, 31, 12, 0, 0)  # noqa: DTZ001 - the columns hold UTC without saying so
+TOKEN, STRANGER = "a" * 32, "b" * 32
+
+
+def every_row(space: KeySpace, alive: int, over: int) -> list[dict[str, Any]]:
+    rows = []
+    for state, phases in PHASES_OF_STATE.items():
+        for phase in phases:
+            for follow_up in FollowUp if state is State.COMPLETED else [FollowUp.NONE]:
+                for task_run_id in (alive, over):
+                    for begun_at in (None, MOMENT):
+                        for token in (TOKEN, STRANGER):
+                            number = len(rows)
+                            rows.append({
+                                "key_date": space.key_date, "key_hash": f"{number:032x}", "normaliser": 1,
+                                "key_namespace": space.key_namespace, "operation": space.operation,
+                                "business_date": space.business_date, "cycle": "", "document": f"S-{number}",
+                                "deployment": "default", "state": state.value, "phase": phase.value,
+                                "follow_up": follow_up.value, "attempt": 1, "generation": 1, "owner_token": token,
+                                "idempotency_key": f"{number:032x}", "task_run_id": task_run_id, "begun_at": begun_at,
+                                "claimed_at": MOMENT,
+                                "finished_at": None if state in (State.IN_PROGRESS, State.IN_DOUBT) else MOMENT,
+                            })  # fmt: skip
+    return rows
+
+
+def changes_of(
+    ledger: Ledger, name: str, space: KeySpace
+) -> list[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    """Run a statement on every possible row, and return before and after of those that it changed."""
+    alive, over = opened(ledger, space), opened(ledger, space)
+    ledger.runs.close(over, "failed", {})
+    e, statement = ledger.database.tables.execution, getattr(ledger.statements, name)
+    rows = every_row(space, alive, over)
+    hashes = [row["key_hash"] for row in rows]
+    values = {
+        "d": space.key_date, "hashes": hashes, "outcomes": ["1"] * len(rows), "token": TOKEN, "why": "why",
+        "outcome": "1", "follow": "none", "run": alive, "batch": "c" * 32, "print_": "print",
+    }  # fmt: skip
+    many = statement.many if isinstance(statement, ByKeys) else statement
+    wanted = {key: values[key] for key in many.compile(ledger.database.engine).params if key in values}
+    found = sa.select(e).where(e.c.key_date == space.key_date).order_by(e.c.key_hash)
+    with ledger.database.engine.connect() as connection:
+        connection.execute(sa.insert(e), rows)
+        before = connection.execute(found).mappings().all()
+        count = connection.execute(many, wanted).rowcount
+        after = connection.execute(found).mappings().all()
+        connection.rollback()
+        changed = [(old, new) for old, new in zip(before, after, strict=True) if dict(old) != dict(new)]
+        assert count == len(changed)
+        if isinstance(statement, ByKeys):
+            connection.execute(sa.insert(e), rows)
+            parameters = {key: value for key, value in wanted.items() if key not in ("d", "hashes")}
+            keys = {old["key_hash"] for old, _ in changed}
+            for key in [*sorted(keys)[:12], *[key for key in hashes if key not in keys][::9]]:
+                assert statement.run(connection, space.key_date, [key], **parameters).rowcount == (
+                    key in keys
+                )
+            connection.rollback()
+    return changed
+
+
+@pytest.mark.parametrize("name", [*EVENTS, *FOLLOW_UPS, *NO_CHANGE])
+def test_each_statement_makes_its_transition_and_no_other(
+    shared_ledger: Ledger, space: KeySpace, name: str
+) -> None:
+    """Over every state, phase, follow-up, lease and owner there can be."""
+    if getattr(shared_ledger.statements, name) is None:
+        pytest.skip(f"{name} is a statement of another database")
+    space = replace(space, business_date=date(2001, 1, 1))
+    changed = changes_of(shared_ledger, name, space)
+    assert changed
+    made = {(State(old["state"]), State(new["state"])) for old, new in changed}
+    if name in EVENTS:
+        assert made <= {(one.source, one.target) for one in TRANSITIONS if one.event in EVENTS[name]}
+    elif name in FOLLOW_UPS:
+        assert made == {(State.COMPLETED, State.COMPLETED)}
+        assert {(old["follow_up"], new["follow_up"]) for old, new in changed} == FOLLOW_UPS[name]
+    else:
+        assert all((old["state"], old["phase"]) == (new["state"], new["phase"]) for old, new in changed)
+    last = max(old["task_run_id"] for old, _ in changed)  # the try whose lease is over
+    for old, new in changed:
+        over = old["task_run_id"] == last
+        if name == "take":
+            assert old["state"] == "failed" or (old["phase"] == "none" and over)
+        else:
+            assert old["owner_token"] == new["owner_token"] == TOKEN
+        if name in ONLY_WITH_THE_LEASE_OVER:
+            assert over or old["follow_up"] == "failed"
+        for column in (
+            "key_namespace",
+            "operation",
+            "business_date",
+            "document",
+            "idempotency_key",
+            "deployment",
+        ):
+            assert old[column] == new[column]
+
+
+def test_every_transition_is_made_by_some_statement(shared_ledger: Ledger, space: KeySpace) -> None:
+    space = replace(space, business_date=date(2001, 1, 1))
+    made = {(None, Event.CLAIM, State.IN_PROGRESS), (None, Event.ADOPT, State.COMPLETED)}
+    for name, events in EVENTS.items():
+        if getattr(shared_ledger.statements, name) is None:
+            continue
+        for old, new in changes_of(shared_ledger, name, space):
+            event = (
+                events if name != "take" else {Event.CLAIM if old["state"] == "failed" else Event.TAKE_OVER}
+            )
+            made |= {(State(old["state"]), one, State(new["state"])) for one in event}
+    assert made == {(one.source, one.event, one.target) for one in TRANSITIONS}

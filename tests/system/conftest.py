@@ -1,0 +1,87 @@
+"""A real Airflow for the tests under the real scheduler: started at first use, ended with the session."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from sqlalchemy import Engine, create_engine
+
+from airflow_guard.demo.books import create_books
+from airflow_guard.demo.postgres import EmbeddedPostgres
+from airflow_guard.demo.receiver import Receiver
+from airflow_guard.demo.stack import AirflowStack
+from airflow_guard.store.database import LedgerDatabase
+from airflow_guard.store.migrate import migrate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_DAGS = Path(__file__).parent / "dags"
+# A task that has lost its supervisor, or its API server, is noticed quickly.
+_IMPATIENT = {
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "15",
+    "AIRFLOW__SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT_DETECTION_INTERVAL": "2",
+    "AIRFLOW__WORKERS__MIN_HEARTBEAT_INTERVAL": "2",
+}
+
+
+@dataclass(frozen=True)
+class RealAirflow:
+    """A real Airflow and what its DAGs work on.
+
+    The DAGs lie in ``tests/system/dags``. They find the ledger and the business tables by the connection
+    ``core_banking``, the receiver by the connection ``mailer``.
+    """
+
+    airflow: AirflowStack
+    bank: Engine
+    receiver: Receiver
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[EmbeddedPostgres]:
+    """An embedded PostgreSQL server of the session's own."""
+    with EmbeddedPostgres() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def real_airflow(
+    postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RealAirflow]:
+    """A real Airflow: scheduler, DAG processor, triggerer, API server, LocalExecutor."""
+    server = postgres_server
+    folder = tmp_path_factory.mktemp("airflow")
+    for name in ("system_bank", "system_airflow"):
+        server.create_database(name)
+    bank = create_engine(server.url("system_bank"))
+    create_books(bank)
+    ledger = LedgerDatabase(server.url("system_bank"))
+    migrate(ledger)
+    ledger.dispose()
+    core_banking = {
+        "conn_type": "postgres",
+        "host": str(server.socket_dir),
+        "port": server.port,
+        "login": "postgres",
+        "schema": "system_bank",
+    }
+    with Receiver(folder / "journal") as receiver:
+        port = int(receiver.address.rpartition(":")[2])
+        stack = AirflowStack(
+            folder / "home",
+            _DAGS,
+            server.url("system_airflow"),
+            connections={
+                "core_banking": json.dumps(core_banking),
+                "mailer": json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": port}),
+            },
+            settings=_IMPATIENT,
+        )
+        with stack:
+            yield RealAirflow(stack, bank, receiver)
+    bank.dispose()
