@@ -83,6 +83,14 @@ class AirflowRun:
         self.ended.clear()
         return self
 
+    def rewrite_run_type(self, run_type: str) -> AirflowRun:
+        """Do to the run what a backfill with reprocess behaviour ``completed`` does to its type."""
+        from airflow.utils.types import DagRunType
+
+        with _session() as session:
+            self._model(session).run_type = DagRunType(run_type)
+        return self
+
     def states(self) -> dict[str, str]:
         """Return the states of the tasks now, mapped ones as ``task[0]``."""
         with _session() as session:

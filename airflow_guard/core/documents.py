@@ -19,7 +19,7 @@ class Document:
     :param name: the normalised id; ``None``: the run as a whole.
     :param payload: what the callable gets as ``payload``: the mapping, or the id itself.
     :param key_hash: see :class:`~airflow_guard.core.keys.KeyHasher`.
-    :param idempotency_key: of generation 1; the ledger's stored one counts.
+    :param hasher: what made the key.
     :param fingerprint: of a mapping's content, else ``None``.
     :param identity: the id as it was listed: an older normaliser may have read it otherwise.
     """
@@ -27,9 +27,14 @@ class Document:
     name: str | None
     payload: Any
     key_hash: str
-    idempotency_key: str
+    hasher: KeyHasher
     fingerprint: str | None = None
     identity: Any = None
+
+    @property
+    def idempotency_key(self) -> str:
+        """The key for the receiver at a first claim; from then on the ledger's stored one counts."""
+        return self.hasher.idempotency_key(self.key_hash)
 
 
 class DocumentReader:
@@ -56,7 +61,9 @@ class DocumentReader:
         :raises DocumentError: it cannot be a key; nothing was claimed for it.
         """
         hasher = self._hasher
-        if isinstance(item, Mapping):
+        if item.__class__ is str:  # the usual case first: an isinstance check against an ABC is slow
+            identity, content = item, None
+        elif isinstance(item, Mapping):
             identity = self._identity(item)
             content = fingerprint(item, self._fields, self._document_key)
         else:
@@ -64,12 +71,12 @@ class DocumentReader:
         name = hasher.normalise(identity)
         key_hash = hasher.key_hash(name)
         payload = item if content is not None else name
-        return Document(name, payload, key_hash, hasher.idempotency_key(key_hash), content, identity)
+        return Document(name, payload, key_hash, hasher, content, identity)
 
     def whole_run(self) -> Document:
         """Return the document that stands for the run as a whole."""
         key_hash = self._hasher.key_hash(None)
-        return Document(None, None, key_hash, self._hasher.idempotency_key(key_hash))
+        return Document(None, None, key_hash, self._hasher)
 
     def chunks(
         self, items: Iterable[Any], size: int, refuse: Callable[[Any, DocumentError], None]

@@ -75,8 +75,10 @@ def _shape(given: tuple[str, ...], identity: str | None) -> tuple[tuple[str, ...
     if shape is None:
         if len(_shapes) > 1000:
             _shapes.clear()
+        if odd := [name for name in given if not isinstance(name, str)]:
+            raise TypeError(f"field name {odd[0]!r} is not text")
         names = tuple(sorted(name for name in set(given) if name != identity))
-        text = " ".join(quote(str(name), safe="").replace("%", "%%") + "=%08x" for name in names)
+        text = " ".join(quote(name, safe="").replace("%", "%%") + "=%08x" for name in names)
         shape = _shapes[given, identity] = (names, text)
     return shape
 

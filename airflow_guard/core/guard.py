@@ -141,7 +141,8 @@ def judge(row: LedgerRow | None, asking: Asking, fingerprint: str | None = None)
         return Judgement(Verdict.NOT_GUARDED if asking.not_guarded else Verdict.CLAIM)
     if row.deployment != asking.deployment:
         return Judgement(Verdict.OTHER_DEPLOYMENT)
-    if asking.compare_runs and _another_automatic_run(row, asking.identity):
+    first = row.first_run
+    if asking.compare_runs and first is not None and another_automatic_run(first, asking.identity):
         return Judgement(Verdict.OTHER_RUN)
     if row.state is State.COMPLETED:
         return _judge_completed(row, fingerprint)
@@ -169,11 +170,10 @@ def _judge_completed(row: LedgerRow, fingerprint: str | None) -> Judgement:
     return Judgement(Verdict.DONE)
 
 
-def _another_automatic_run(row: LedgerRow, identity: TaskIdentity) -> bool:
-    first = row.first_run
+def another_automatic_run(first: TaskIdentity, identity: TaskIdentity) -> bool:
+    """Return whether two task tries belong to two automatic runs, so that one key for both is unclear."""
     return (
-        first is not None
-        and identity.automatic
+        identity.automatic
         and first.automatic
         and (first.dag_id, first.run_id) != (identity.dag_id, identity.run_id)
     )

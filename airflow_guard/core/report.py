@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -81,13 +81,18 @@ class Report:
 
         :param because: by whom it was done before, or why not; documents with the same words share a log line.
         """
-        self.counts[outcome] += 1
+        self.add_many(outcome, [document], because)
+
+    def add_many(self, outcome: Outcome, documents: Sequence[str | None], because: str = "") -> None:
+        """Count documents that share an explanation."""
+        self.counts[outcome] += len(documents)
         if len(self._tallies) >= _MAX_LINES and (outcome, because) not in self._tallies:
             because = "various reasons, see airflow-guard show"
         tally = self._tallies.setdefault((outcome, because), _Tally())
-        tally.count += 1
-        if document is not None and len(tally.documents) < SAMPLE:
-            tally.documents.append(document)
+        tally.count += len(documents)
+        room = SAMPLE - len(tally.documents)
+        if room > 0:
+            tally.documents.extend(name for name in documents[:room] if name is not None)
 
     def add_error(self, outcome: Outcome, document: str | None, error: BaseException, because: str = "") -> None:
         """Count one document that did not come through, with the error that says why."""

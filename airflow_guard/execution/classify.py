@@ -10,7 +10,14 @@ from typing import Any
 from airflow_guard.core.documents import Document
 from airflow_guard.core.errors import BlockedError, InProgressElsewhere
 from airflow_guard.core.fingerprints import changed_fields
-from airflow_guard.core.guard import CLAIMABLE, Asking, LedgerRow, Verdict, judge
+from airflow_guard.core.guard import (
+    CLAIMABLE,
+    Asking,
+    LedgerRow,
+    Verdict,
+    another_automatic_run,
+    judge,
+)
 from airflow_guard.core.keys import NORMALISER_VERSION, NORMALISERS, KeySpace
 from airflow_guard.core.refusals import not_guarded, refusal, rejected_before
 from airflow_guard.core.report import Held, Outcome, Report
@@ -66,7 +73,7 @@ class Classifier:
         self._unguarded = unguarded
         self._resumed = resumed
         self._observe = spec.mode == "observe"
-        self._mine: dict[int, bool] = {}
+        self._mine_known: set[int | None] = set()
         self.observed: list[tuple[Document, LedgerRow | None]] = []
         self.events: list[AuditEvent] = []
 
@@ -76,14 +83,19 @@ class Classifier:
         found = self._ledger.lookup(self._space.key_date, [document.key_hash for document in documents])
         rows = {row.key_hash: row for row in found}
         claimable, unclear = Claimable(), []
+        done: dict[int | None, list[str | None]] = {}
+        # A single document's result is returned, and observe mode calls it: both need all of the row.
+        simple = not self._observe and not self._report.single and self._spec.on_duplicate != "fail"
         for document in documents:
             row = rows.get(document.key_hash)
             if row is None:
                 self._unknown(document, claimable)
-            elif not self._observe and self._simply_done(row, document):
-                self._done(document, row.result, row.task_run_id)
+            elif simple and self._simply_done(row, document):
+                done.setdefault(row[5], []).append(document.name)
             else:
                 unclear.append(document)
+        for task_run_id, names in done.items():
+            self._replayed(names, task_run_id)
         self.look_again(unclear, claimable)
         return claimable
 
@@ -117,24 +129,23 @@ class Classifier:
     # -- verdicts -------------------------------------------------------------------------------------------
 
     def _simply_done(self, row: Any, document: Document) -> bool:
+        # By position: this runs for every document of every replay.
+        _, state, follow_up, deployment, first_task_run_id, _, content = row
         return (
-            row.state == "completed"
-            and row.follow_up in ("none", "settled")
-            and row.deployment == self._asking.deployment
-            and changed_fields(row.fingerprint, document.fingerprint) is None
-            and self._same_work(row.first_task_run_id)
+            state == "completed"
+            and (follow_up == "none" or follow_up == "settled")
+            and deployment == self._asking.deployment
+            and (content is None or changed_fields(content, document.fingerprint) is None)
+            and (first_task_run_id in self._mine_known or self._same_work(first_task_run_id))
         )
 
     def _same_work(self, first_task_run_id: int | None) -> bool:
-        if not self._asking.compare_runs or first_task_run_id is None:
-            return True
-        if first_task_run_id not in self._mine:
+        if self._asking.compare_runs and first_task_run_id is not None:
             first = self._ledger.identities([first_task_run_id]).get(first_task_run_id)
-            asking = self._asking.identity
-            self._mine[first_task_run_id] = first is None or not (
-                first.automatic and asking.automatic and (first.dag_id, first.run_id) != (asking.dag_id, asking.run_id)
-            )
-        return self._mine[first_task_run_id]
+            if first is not None and another_automatic_run(first, self._asking.identity):
+                return False
+        self._mine_known.add(first_task_run_id)
+        return True
 
     def _unknown(self, document: Document, claimable: Claimable) -> None:
         if self._unguarded is None:
@@ -158,7 +169,7 @@ class Classifier:
         elif verdict is Verdict.DOUBT:
             return self._doubt(document, row, claimable)
         elif verdict is Verdict.DONE and self._spec.on_duplicate != "fail" and not self._observe:
-            self._done(document, row.result, row.task_run_id)
+            self._done(document, row)
         elif verdict is Verdict.REJECTED and not self._observe:
             self._report.add(Outcome.REJECTED, document.name, rejected_before(row))
         elif verdict is Verdict.ELSEWHERE and not self._observe:
@@ -198,26 +209,22 @@ class Classifier:
             free.extend(documents)
         return settled.verdict == "changed"
 
-    def _done(self, document: Document, result: str | None, task_run_id: int | None) -> None:
-        if self._spec.on_duplicate == "fail":
-            # Told in full: who did it and when is what the person needs.
-            rows = self._ledger.read(self._space.key_date, [document.key_hash])
-            row = rows[document.key_hash]
-            error = refusal(judge(row, self._asking, document.fingerprint), row, self._space, document.name)
-            self._block(document, row, error, Outcome.BLOCKED)
-            return
+    def _done(self, document: Document, row: LedgerRow) -> None:
         if self._report.single:
-            if has_result(result):
-                self._report.set_result(decode_result(result))
+            if has_result(row.result):
+                self._report.set_result(decode_result(row.result))
             else:
                 log.warning("%s is done, but no result is stored; None is returned.", self._space.describe(document.name))
+        self._replayed([document.name], row.task_run_id)
+
+    def _replayed(self, names: Sequence[str | None], task_run_id: int | None) -> None:
         if self._resumed and task_run_id == self._task_run_id:
-            self._report.add(Outcome.EXECUTED, document.name, "earlier in this try")
+            self._report.add_many(Outcome.EXECUTED, names, "earlier in this try")
             return
         people = self._ledger.identities([task_run_id] if task_run_id is not None else [])
         who = people[task_run_id].describe() if task_run_id in people else "adoption (recorded by a person)"
         outcome = Outcome.SKIPPED if self._spec.on_duplicate == "skip" else Outcome.REPLAYED
-        self._report.add(outcome, document.name, f"done before by {who}")
+        self._report.add_many(outcome, names, f"done before by {who}")
 
     def _wait(self, document: Document, row: LedgerRow | None, holder: str) -> None:
         error = InProgressElsewhere(

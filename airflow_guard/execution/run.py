@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
-from airflow_guard.core.errors import DocumentError, KeyDrift, LedgerBusy, LedgerError, Stopped
+from airflow_guard.core.errors import DocumentError, KeyDrift, LedgerBusy, LedgerError, LedgerUnavailable, Stopped
 from airflow_guard.core.guard import Asking
 from airflow_guard.core.keys import batch_id_of
 from airflow_guard.core.report import Outcome, Report
@@ -19,11 +20,12 @@ from airflow_guard.execution.in_database import DatabaseEffect
 from airflow_guard.execution.lease import LeaseKeeper
 from airflow_guard.execution.observing import Observer
 from airflow_guard.execution.preflight import unguarded_reason
-from airflow_guard.execution.shape import DriftCheck
+from airflow_guard.execution.shape import DriftCheck, key_shape
 from airflow_guard.execution.spec import CLAIM_CHUNK, Callee, GuardSpec
 from airflow_guard.execution.units import Unit
 from airflow_guard.execution.workers import StopFlag, Workers
 from airflow_guard.execution.writer import GroupWriter
+from airflow_guard.store import aliases
 from airflow_guard.store.ledger import Claimed, Ledger, Ownership
 from airflow_guard.store.task_runs import TaskTry
 
@@ -81,19 +83,19 @@ class GuardedTask:
         :raises KeyDrift: the documents were done under another key (not retryable).
         :raises BaseException: a timeout or exit from the callable, after everything was recorded.
         """
-        single = documents is None
-        report = Report(single=single)
-        observe = self._spec.mode == "observe"
-        ledger, space, identity = self._ledger, self._try.space, self._try.identity
-        unguarded = None if self._resumed else unguarded_reason(ledger.runs, self._spec, space, identity)
-        if unguarded and observe:
-            log.warning("observe: would have blocked unknown keys: %s", unguarded)
-            unguarded = None
-        self.task_run_id = ledger.runs.open(self._try, self._spec.lease.total_seconds(), self._resumed)
+        report = Report(single=documents is None)
+        try:
+            unguarded = self._prepare()
+        except LedgerUnavailable as error:
+            if self._spec.mode == "enforce":
+                raise
+            log.error("observe: nothing is recorded, the ledger is not there: %s", error)
+            self._without_ledger(report, documents, one)
+            return report
         outcome = "failed"
         try:
             drift = DriftCheck(
-                ledger, space, identity, self._try.key_shape,
+                self._ledger, self._try.space, self._try.identity, self._try.key_shape,
                 dag_task_ids=self._dag_task_ids, retired_operations=self._spec.retired_operations,
             )  # fmt: skip
             self._work(report, unguarded, drift, documents, one)
@@ -102,6 +104,41 @@ class GuardedTask:
         finally:
             self._close(report, outcome)
         return report
+
+    def _prepare(self) -> str | None:
+        """Use the names that the ledger has now, open the try, and return why unknown keys must not run."""
+        ledger, task_try = self._ledger, self._try
+        names = aliases.resolve(ledger, task_try.space.key_namespace, task_try.space.operation)
+        if names != (task_try.space.key_namespace, task_try.space.operation):
+            log.info("%s is kept in the ledger as %s", task_try.space.describe(None), " / ".join(names))
+            space = replace(task_try.space, key_namespace=names[0], operation=names[1])
+            shape = key_shape(space, documents=not task_try.key_shape.endswith("/whole"))
+            self._try = replace(task_try, space=space, key_shape=shape)
+        # Asked before the try is recorded: its own row would answer that the ledger had seen the run.
+        unguarded = None
+        if self._resumed is None:
+            unguarded = unguarded_reason(ledger.runs, self._spec, self._try.space, task_try.identity)
+        if unguarded and self._spec.mode == "observe":
+            log.warning("observe: would have blocked unknown keys: %s", unguarded)
+            unguarded = None
+        self.task_run_id = ledger.runs.open(self._try, self._spec.lease.total_seconds(), self._resumed)
+        return unguarded
+
+    def _without_ledger(self, report: Report, documents: Listing | None, one: Any) -> None:
+        """Observe mode promises that the callable runs as if the guard were not there."""
+        space, spec = self._try.space, self._spec
+        observer = Observer(self._ledger, spec, space, self._callee, report)
+        reader = DocumentReader(space.hasher(), spec.document_key, spec.fingerprint_fields)
+        if documents is None:
+            observer.run([(reader.whole_run() if one is None else reader.read_one(one), None)])
+            return
+
+        def refuse(item: Any, error: DocumentError) -> None:
+            report.add_error(Outcome.FAILED, f"{item!r:.80}", error)
+
+        size = spec.batch_size if spec.call_per == "batch" else CLAIM_CHUNK
+        for chunk in reader.chunks(documents(), size, refuse):
+            observer.run([(document, None) for document in chunk])
 
     def _work(
         self, report: Report, unguarded: str | None, drift: DriftCheck, documents: Listing | None, one: Any

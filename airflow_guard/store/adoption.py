@@ -32,6 +32,7 @@ from airflow_guard.store import aliases, dialects
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent
 from airflow_guard.store.one_transaction import one_transaction
+from airflow_guard.store.statements import ByKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -153,6 +154,7 @@ class _Adoption:
         self._token = uuid.uuid4().hex
         self._hashers: dict[tuple[date, str], tuple[KeySpace, KeyHasher]] = {}
         self._insert = _insert(ledger.database.dialect, ledger.database.tables.execution)
+        self._owner_of = _owner_of(ledger.database.dialect, ledger.database.tables.execution)
         self.done = Adopted()
 
     def run(self, connection: sa.Connection, rows: Iterable[HistoryRow]) -> None:
@@ -258,11 +260,14 @@ class _Adoption:
     def _owners(
         self, connection: sa.Connection, keys: Mapping[tuple[date, str], Any]
     ) -> dict[tuple[date, str], str]:
-        e = self._ledger.database.tables.execution
-        found = sa.select(e.c.key_date, e.c.key_hash, e.c.owner_token).where(
-            sa.tuple_(e.c.key_date, e.c.key_hash).in_(sorted(keys))
-        )
-        return {(row.key_date, row.key_hash): row.owner_token for row in connection.execute(found)}
+        hashes_of: dict[date, list[str]] = {}
+        for key_date, key_hash in keys:
+            hashes_of.setdefault(key_date, []).append(key_hash)
+        return {
+            (key_date, row.key_hash): row.owner_token
+            for key_date, hashes in hashes_of.items()
+            for row in self._owner_of.run(connection, key_date, hashes)
+        }
 
     def _event(self) -> AuditEvent:
         o, done = self._operation, self.done
@@ -292,6 +297,13 @@ def _insert(dialect: str, table: sa.Table) -> Any:
         return mysql.insert(table).values(values).on_duplicate_key_update(key_hash=table.c.key_hash)
     insert = postgresql.insert if dialect == dialects.POSTGRES else sqlite_dialect.insert
     return insert(table).values(values).on_conflict_do_nothing(index_elements=["key_date", "key_hash"])
+
+
+def _owner_of(dialect: str, table: sa.Table) -> ByKeys:
+    """Return the read of the owner tokens of keys."""
+    found = sa.select(table.c.key_hash, table.c.owner_token)
+    one = sa.and_(table.c.key_date == sa.bindparam("d"), table.c.key_hash == sa.bindparam("h"))
+    return ByKeys(found.where(one), found.where(dialects.among_keys(dialect, table)), dialect)
 
 
 def _text(value: Any, name: str) -> str:

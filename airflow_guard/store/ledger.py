@@ -170,7 +170,12 @@ class Ledger:
         if not locked:
             return
         taken = [row.key_hash for row in locked]
-        s.take.run(connection, own.key_date, taken, token=own.token, run=own.task_run_id)
+        changed = s.take.run(connection, own.key_date, taken, token=own.token, run=own.task_run_id)
+        if changed.rowcount != len(taken):
+            # A lease that was renewed since its row was found: that attempt lives and stays.
+            now = {row.key_hash: row.owner_token for row in s.lock.run(connection, own.key_date, taken)}
+            locked = [row for row in locked if now[row.key_hash] == own.token]
+            taken = [row.key_hash for row in locked]
         for key_hash in taken:
             content = by_hash[key_hash].fingerprint
             s.refresh_fingerprint.run(connection, own.key_date, [key_hash], token=own.token, print_=content)

@@ -6,11 +6,11 @@ which is the business date, or the fixed date ``DATELESS`` where ``once_per="doc
 the key. So ``once_per`` need not be stored. ``deployment`` is no part of ``key_hash``; ``idempotency_key``
 has it, and stays as it is, because the receiver knows the effect by it.
 
-Everything happens in one transaction that holds off all writes to keys, of other operations too (some ten
-thousand rows a second; tasks wait, or retry). Therefore a claim is either made before it, and then seen (an
-attempt at work refuses the rename), or it comes after it. One that comes after it under the old names, from a
-task that looked for aliases before, is refused by the claim itself, which looks for the alias in its own
-transaction after its insert; its next try meets the renamed keys.
+Everything happens in one transaction that holds off all writes to keys, of other operations too (it moves
+some thousand rows a second; tasks wait, or retry). Therefore a claim is either made before it, and then seen
+(an attempt at work refuses the rename), or it comes after it. One that comes after it under the old names,
+from a task that looked for aliases before, is refused by the claim itself, which looks for the alias in its
+own transaction after its insert; its next try meets the renamed keys.
 """
 
 from __future__ import annotations
@@ -201,22 +201,22 @@ class _Rename:
     def _move(self, connection: sa.Connection, rows: Sequence[Any], moves: dict[str, str]) -> None:
         """Re-key rows: every other column, and so owner, state and idempotency key, stays."""
         e = self._tables.execution
+
+        def of_row(values: dict[str, Any]) -> sa.ColumnElement[Any]:
+            return sa.case(values, value=e.c.key_hash)
+
         for key_date, group in _by_date(rows):
-            as_read = sa.tuple_(e.c.key_hash, e.c.owner_token, e.c.state).in_(
-                [(row.key_hash, row.owner_token, row.state) for row in group]
-            )
             changed = connection.execute(
                 sa.update(e)
                 .where(
                     e.c.key_date == key_date,
                     e.c.key_hash.in_([row.key_hash for row in group]),
                     self._is_old(),
-                    as_read,
+                    e.c.owner_token == of_row({row.key_hash: row.owner_token for row in group}),
+                    e.c.state == of_row({row.key_hash: row.state for row in group}),
                 )
                 .values(
-                    key_hash=sa.case(
-                        {row.key_hash: moves[row.key_hash] for row in group}, value=e.c.key_hash
-                    ),
+                    key_hash=of_row({row.key_hash: moves[row.key_hash] for row in group}),
                     key_namespace=self._new[0],
                     operation=self._new[1],
                 )

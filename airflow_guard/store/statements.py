@@ -97,7 +97,7 @@ class Statements:
         e, lease, run = self._e, self._lease, self.tables.task_run
         short = (
             e.c.key_hash, e.c.state, e.c.follow_up, e.c.deployment, e.c.first_task_run_id, e.c.task_run_id,
-            e.c.fingerprint, e.c.result,
+            e.c.fingerprint,
         )  # fmt: skip
         self.lookup = self._by_keys(sa.select(*short))
         """What decides about a done key; a plain read decides nothing else."""

@@ -84,7 +84,7 @@ def documents_of(space: KeySpace, *names: str | None) -> list[Document]:
     hasher = space.hasher()
     hashes = [hasher.key_hash(name) for name in names]
     return [
-        Document(name, name, key_hash, hasher.idempotency_key(key_hash))
+        Document(name, name, key_hash, hasher)
         for name, key_hash in zip(names, hashes, strict=True)
     ]
 

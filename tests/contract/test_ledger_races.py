@@ -11,31 +11,37 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.errors import GuardError, LedgerBusy
-from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
+from airflow_guard.core.guard import Verdict
 from airflow_guard.core.states import Phase, State
 from airflow_guard.store import database as database_module
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger, Ownership
 from tests.contract.attempts import SPACE, attempt, documents_of, events_of, new_ledger, opened
+from tests.contract.racing import KEYS, race
 from tests.databases import POSTGRES, SERVERS, databases
-from tests.processes import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from airflow_guard.core.keys import KeySpace
     from tests.databases import DatabaseUnderTest
-    from tests.processes import Worker
 
-ASKING = Asking(TaskIdentity("statements", "post", "manual__1"), "default")
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 PROCESSES = 8
-KEYS = 5
 
 
 def owner(ledger: Ledger, space: KeySpace, actor: str = "other") -> Ownership:
     return Ownership.new(space.key_date, opened(ledger, space), actor)
+
+
+@pytest.fixture
+def patient_ledger(database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    """A ledger that waits for locks as long as the test does."""
+    monkeypatch.setattr(database_module, "LOCK_TIMEOUT_S", int(PATIENCE_S))
+    ledger = new_ledger(database.url)
+    yield ledger
+    ledger.database.dispose()
 
 
 @contextmanager
@@ -73,44 +79,15 @@ def wait_until_blocked(ledger: Ledger, sessions: int = 1) -> None:
 # -- many processes ----------------------------------------------------------------------------------------
 
 
-def race(url: str, number: int) -> list[str]:
-    """Read, judge, claim, begin, execute and complete each key, as a task does."""
-    ledger = Ledger(LedgerDatabase(url))
-    own_connection = ledger.database.business_engine.connect()
-    verdicts = []
-    for document in documents_of(SPACE, *(f"S-{key}" for key in range(KEYS))):
-        own = owner(ledger, SPACE, f"process {number}")
-        known = ledger.read(SPACE.key_date, [document.key_hash])
-        verdict = judge(known.get(document.key_hash), ASKING).verdict
-        checkpoint("has read")
-        verdicts.append(str(verdict))
-        won = ledger.claim(own, SPACE, [document], []) if verdict is Verdict.CLAIM else {}
-        if won and not ledger.begin(own, [document.key_hash]):
-            with own_connection.begin():
-                own_connection.execute(sa.text("INSERT INTO effect VALUES (:name)"), {"name": document.name})
-            assert not ledger.complete(own, [document.key_hash], str(number))
-    own_connection.close()
-    ledger.database.dispose()
-    return verdicts
-
-
-def test_many_processes_at_one_key_execute_it_once(
-    database: DatabaseUnderTest, start_worker: Callable[..., Worker]
-) -> None:
+def test_many_processes_at_one_key_execute_it_once(database: DatabaseUnderTest) -> None:
     ledger = new_ledger(database.url)
     with ledger.database.engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE effect (name VARCHAR(40))")
-    workers = [start_worker(race, url=database.url, number=number) for number in range(PROCESSES)]
-    # All have read the first key before any of them claims it; from then on they run into each other.
-    for worker in workers:
-        worker.wait_for("has read")
-    for worker in workers:
-        worker.run_on()
-    verdicts = [worker.result() for worker in workers]
+    verdicts = race(database.url, PROCESSES)
     assert [first for first, *_ in verdicts] == [Verdict.CLAIM] * PROCESSES
     with ledger.database.engine.connect() as connection:
         effects = connection.exec_driver_sql("SELECT name FROM effect ORDER BY name").scalars().all()
-    assert effects == [f"S-{key}" for key in range(KEYS)]
+    assert effects == list(KEYS)
     rows = ledger.read(SPACE.key_date, [document.key_hash for document in documents_of(SPACE, *effects)])
     assert {(row.state, row.attempt) for row in rows.values()} == {(State.COMPLETED, 1)}
     ledger.database.dispose()
@@ -121,19 +98,19 @@ def test_many_processes_at_one_key_execute_it_once(
 
 @databases(*SERVERS)
 def test_batches_claimed_in_opposite_orders_do_not_block_each_other_for_good(
-    shared_ledger: Ledger, space: KeySpace
+    patient_ledger: Ledger, space: KeySpace
 ) -> None:
     """Both meet at a key that a third holds: one waits there with its first keys claimed, the other before them."""
     documents = sorted(documents_of(space, *map(str, range(9))), key=lambda document: document.key_hash)
-    owners = [owner(shared_ledger, space, name) for name in ("third", "up", "down")]
-    s = shared_ledger.statements
-    with stepped(shared_ledger) as third, ThreadPoolExecutor(2) as pool:
-        middle = shared_ledger._claim_parameters(owners[0], space, documents[4:5], 1)
+    owners = [owner(patient_ledger, space, name) for name in ("third", "up", "down")]
+    s = patient_ledger.statements
+    with stepped(patient_ledger) as third, ThreadPoolExecutor(2) as pool:
+        middle = patient_ledger._claim_parameters(owners[0], space, documents[4:5], 1)
         third.execute(s.insert_claims, middle)
-        up = pool.submit(shared_ledger.claim, owners[1], space, documents, [])
-        wait_until_blocked(shared_ledger)
-        down = pool.submit(shared_ledger.claim, owners[2], space, documents[::-1], [])
-        wait_until_blocked(shared_ledger, 2)
+        up = pool.submit(patient_ledger.claim, owners[1], space, documents, [])
+        wait_until_blocked(patient_ledger)
+        down = pool.submit(patient_ledger.claim, owners[2], space, documents[::-1], [])
+        wait_until_blocked(patient_ledger, 2)
         third.commit()
         won = [set(up.result(PATIENCE_S)), set(down.result(PATIENCE_S))]
     assert won[0] | won[1] == {document.key_hash for document in documents} - {documents[4].key_hash}
@@ -220,19 +197,19 @@ def test_an_attempt_that_renews_while_it_is_taken_over_stays_and_nothing_else_is
 @databases(*SERVERS)
 @pytest.mark.parametrize("first", ["begin", "take_over"])
 def test_a_begin_and_a_take_over_at_the_same_moment_have_one_winner(
-    shared_ledger: Ledger, space: KeySpace, first: str
+    patient_ledger: Ledger, space: KeySpace, first: str
 ) -> None:
-    one = attempt(shared_ledger, space=space).die()
-    other, s = owner(shared_ledger, space), shared_ledger.statements
-    with stepped(shared_ledger) as held, ThreadPoolExecutor(1) as pool:
+    one = attempt(patient_ledger, space=space).die()
+    other, s = owner(patient_ledger, space), patient_ledger.statements
+    with stepped(patient_ledger) as held, ThreadPoolExecutor(1) as pool:
         if first == "begin":
             s.begin.run(held, space.key_date, one.hashes, token=one.own.token, batch=None)
-            late = pool.submit(lambda: set(shared_ledger.claim(other, space, [], one.documents)))
+            late = pool.submit(lambda: set(patient_ledger.claim(other, space, [], one.documents)))
             assert late.result(PATIENCE_S) == set()
         else:
             s.take.run(held, space.key_date, one.hashes, token=other.token, run=other.task_run_id)
-            late = pool.submit(shared_ledger.begin, one.own, one.hashes)
-            wait_until_blocked(shared_ledger)
+            late = pool.submit(patient_ledger.begin, one.own, one.hashes)
+            wait_until_blocked(patient_ledger)
         held.commit()
         assert late.result(PATIENCE_S) == (set() if first == "begin" else set(one.hashes))
     row = one.row()
@@ -256,7 +233,10 @@ def strict(database: DatabaseUnderTest, level: str) -> sa.URL:
 
 
 @pytest.fixture(params=["REPEATABLE READ", "SERIALIZABLE"])
-def strict_ledger(database: DatabaseUnderTest, request: pytest.FixtureRequest) -> Iterator[Ledger]:
+def strict_ledger(
+    database: DatabaseUnderTest, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Ledger]:
+    monkeypatch.setattr(database_module, "LOCK_TIMEOUT_S", int(PATIENCE_S))
     new_ledger(database.url).database.dispose()
     ledger = Ledger(LedgerDatabase(strict(database, request.param)))
     with ledger.database.business_engine.begin() as connection:

@@ -10,6 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.states import PHASES_OF_STATE, TRANSITIONS, Event, FollowUp, State
+from airflow_guard.store.dialects import list_value
 from airflow_guard.store.statements import ByKeys
 from tests.contract.attempts import opened
 
@@ -82,7 +83,8 @@ def changes_of(
     rows = every_row(space, alive, over)
     hashes = [row["key_hash"] for row in rows]
     values = {
-        "d": space.key_date, "hashes": hashes, "outcomes": ["1"] * len(rows), "token": TOKEN, "why": "why",
+        "d": space.key_date, "hashes": list_value(ledger.database.dialect, hashes),
+        "outcomes": list_value(ledger.database.dialect, ["1"] * len(rows)), "token": TOKEN, "why": "why",
         "outcome": "1", "follow": "none", "run": alive, "batch": "c" * 32, "print_": "print",
     }  # fmt: skip
     many = statement.many if isinstance(statement, ByKeys) else statement

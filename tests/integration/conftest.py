@@ -12,7 +12,7 @@ from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.databases import DatabaseUnderTest
@@ -26,10 +26,13 @@ class Business:
 
     Effects outside the ledger's transaction use a connection of their own, so that their row stays whatever
     becomes of the ledger.
+
+    ``dag_id`` is one that no other test has.
     """
 
     def __init__(self, database: DatabaseUnderTest) -> None:
         self.database = database
+        self.dag_id = f"statements_{next(_numbers)}"
         self.ledger = LedgerDatabase(database.url)
         self._table = sa.Table(
             "posting",
@@ -95,9 +98,3 @@ def business(
     migrate(business.ledger)
     yield business
     business.ledger.dispose()
-
-
-@pytest.fixture
-def dag_id() -> Callable[[], str]:
-    """Gives a DAG id that no other test has."""
-    return lambda: f"dag_{next(_numbers)}"

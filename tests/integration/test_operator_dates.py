@@ -1,0 +1,248 @@
+"""The business date of a guarded task: found before the ledger is touched, and kept."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_guard import (
+    BusinessDateError,
+    DateChangedError,
+    IdempotentOperator,
+    business_date_of,
+    from_asset_extra,
+    month_end,
+    previous_business_day,
+    previous_day,
+)
+from airflow_guard.operators.failures import GuardFailure
+from tests.airflow_runs import AirflowRun, start_run
+from tests.databases import databases
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
+
+    from tests.integration.conftest import Business
+
+pytestmark = databases("sqlite")
+
+JANUARY_10 = datetime(2025, 1, 10, 2, tzinfo=UTC)
+
+
+def dag_of(business: Business, *, timezone: str = "UTC", **parameters: Any) -> DAG:
+    """A DAG with one guarded task, which may be triggered in any way."""
+    import pendulum
+    from airflow.sdk import DAG
+
+    def post(connection: Any, business_date: date, document: str) -> str:
+        business.post(connection, "post", document, business_date)
+        return business_date.isoformat()
+
+    defaults: dict[str, Any] = {"task_id": "post", "python_callable": post, "side_effect": "database", "document": "A"}
+    start = pendulum.datetime(2025, 1, 1, tz=timezone)
+    with DAG(business.dag_id, schedule=None, start_date=start) as dag:
+        IdempotentOperator(**{**defaults, **parameters})
+    return dag
+
+
+def failure(run: AirflowRun) -> BaseException | None:
+    """Return the error of this package that ended the task, after asserting that no retry follows."""
+    ended = run.last("post")
+    assert ended.state == "failed", ended
+    assert isinstance(ended.error, GuardFailure), ended.error
+    return ended.cause
+
+
+def assert_untouched(business: Business) -> None:
+    """Assert that neither the business nor the ledger saw anything."""
+    assert business.rows() == []
+    assert business.keys() == []
+    assert business.task_runs() == []
+
+
+# -- C07: asset-triggered runs have no date of their own --------------------------------------------------------
+
+
+@pytest.mark.parametrize("business_date", ["{{ ds }}", None, "{{ logical_date }}", "{{ dag_run.logical_date }}"])
+def test_c07_i_without_a_date_nothing_starts(business: Business, business_date: str | None) -> None:
+    run = start_run(dag_of(business, business_date=business_date), run_type="asset_triggered").go()
+    error = failure(run)
+    assert isinstance(error, BusinessDateError)
+    assert run.run_id in str(error)
+    assert "YYYY-MM-DD" in str(error)
+    assert_untouched(business)
+
+
+@pytest.mark.parametrize("business_date", ["{{ ds }}", None])
+def test_c07_ii_a_date_in_conf_works(business: Business, business_date: str | None) -> None:
+    dag = dag_of(business, business_date=business_date)
+    run = start_run(dag, run_type="asset_triggered", conf={"business_date": "2025-03-31"}).go()
+    assert run.states() == {"post": "success"}
+    assert business.rows() == [("post", "A", "2025-03-31")]
+
+
+def test_c07_iii_a_second_run_with_the_same_date_is_blocked(business: Business) -> None:
+    conf = {"business_date": "2025-03-31"}
+    first = start_run(dag_of(business), run_type="asset_triggered", conf=conf).go()
+    second = start_run(dag_of(business), run_type="asset_triggered", conf=conf).go()
+    assert first.run_id in str(failure(second))
+    assert business.rows() == [("post", "A", "2025-03-31")]
+
+
+@pytest.mark.parametrize("written", ["31/03/2025", "2025-3-31", 20250331, "2025-02-30", ""])
+def test_c07_iv_a_date_that_is_none_is_refused(business: Business, written: Any) -> None:
+    run = start_run(dag_of(business), run_type="asset_triggered", conf={"business_date": written}).go()
+    assert isinstance(failure(run), BusinessDateError)
+    assert_untouched(business)
+
+
+def test_c07_the_date_of_the_asset_event_is_taken(business: Business) -> None:
+    run = start_run(
+        dag_of(business, business_date=from_asset_extra()),
+        run_type="asset_triggered",
+        asset_extras=[{"business_date": "2025-03-31"}, {"rows": 3}],
+    ).go()
+    assert run.result("post") == "2025-03-31"
+
+
+# -- C11: what a rule gave once, stays --------------------------------------------------------------------------
+
+
+class Calendar:
+    """A calendar in which 2025-01-09 is open or closed."""
+
+    def __init__(self, *closed: date) -> None:
+        self._closed = closed
+
+    def is_business_day(self, day: date) -> bool:
+        return day.weekday() < 5 and day not in self._closed
+
+
+def test_c11_a_calendar_that_changed_fails_the_cleared_run(business: Business) -> None:
+    before = previous_business_day(calendar=Calendar())
+    run = start_run(dag_of(business, business_date=before), logical_at=JANUARY_10).go()
+    assert business.rows() == [("post", "A", "2025-01-09")]
+
+    after = previous_business_day(calendar=Calendar(date(2025, 1, 9)))
+    run.clear().go(dag_of(business, business_date=after))
+    error = failure(run)
+    assert isinstance(error, DateChangedError)
+    assert "2025-01-09 → 2025-01-08" in str(error)
+    assert business.rows() == [("post", "A", "2025-01-09")]
+
+    run.clear().go(dag_of(business, business_date=before))
+    assert run.result("post") == "2025-01-09"
+    assert business.rows() == [("post", "A", "2025-01-09")]
+
+
+def test_c11_a_rule_that_now_skips_the_run_is_refused_as_well(business: Business) -> None:
+    run = start_run(dag_of(business), logical_at=JANUARY_10).go()
+    run.clear().go(dag_of(business, business_date=month_end(otherwise="skip")))
+    assert isinstance(failure(run), DateChangedError)
+
+
+def test_a_rule_that_has_no_date_skips_the_task(business: Business) -> None:
+    def dag() -> DAG:
+        return dag_of(business, business_date=month_end(otherwise="skip"))
+
+    run = start_run(dag(), logical_at=JANUARY_10).go()
+    assert run.states() == {"post": "skipped"}
+    assert "not the last day of its month" in str(run.last("post").error)
+    assert_untouched(business)
+    run = start_run(dag(), logical_at=datetime(2025, 1, 31, tzinfo=UTC)).go()
+    assert run.result("post") == "2025-01-31"
+
+
+# -- where a date comes from ------------------------------------------------------------------------------------
+
+
+def test_the_dates_zone_is_the_dags(business: Business) -> None:
+    late = datetime(2025, 3, 31, 22, tzinfo=UTC)
+    run = start_run(dag_of(business, timezone="Europe/Amsterdam"), logical_at=late).go()
+    assert run.result("post") == "2025-04-01"
+
+
+def test_the_interval_comes_before_the_logical_date(business: Business) -> None:
+    start = datetime(2025, 3, 30, 2, tzinfo=UTC)
+    run = start_run(
+        dag_of(business), logical_at=start + timedelta(days=1), interval=(start, start + timedelta(days=1))
+    ).go()
+    assert run.result("post") == "2025-03-30"
+
+
+def test_conf_dates_no_backfill(business: Business) -> None:
+    run = start_run(
+        dag_of(business), run_type="backfill", logical_at=JANUARY_10, conf={"business_date": "2025-03-31"}
+    ).go()
+    assert run.result("post") == "2025-01-10"
+
+
+def test_rules_templates_dates_and_callables(business: Business) -> None:
+    def day_of(facts: Any) -> str:
+        return facts.conf["day"]
+
+    cases = {
+        "rule": (previous_day(), "2025-01-09"),
+        "template": ("{{ macros.ds_add(ds, -2) }}", "2025-01-08"),
+        "date": (date(2025, 1, 7), "2025-01-07"),
+        "callable": (day_of, "2025-01-06"),
+    }
+    for number, (business_date, expected) in enumerate(cases.values()):
+        dag = dag_of(business, business_date=business_date, cycle=str(number))
+        run = start_run(
+            dag, run_type="manual", logical_at=JANUARY_10 + timedelta(minutes=number), conf={"day": "2025-01-06"}
+        ).go()
+        assert run.result("post") == expected
+
+
+def test_a_template_that_gives_nothing_is_no_date(business: Business) -> None:
+    run = start_run(dag_of(business, business_date="{{ dag_run.conf.get('day') }}"), logical_at=JANUARY_10).go()
+    assert isinstance(failure(run), BusinessDateError)
+    assert_untouched(business)
+
+
+def test_another_task_that_gives_no_date_is_no_date(business: Business) -> None:
+    from airflow.sdk import DAG, task
+
+    with DAG(business.dag_id, schedule=None, start_date=datetime(2025, 1, 1, tzinfo=UTC)) as dag:
+
+        @task
+        def day() -> None:
+            return None
+
+        IdempotentOperator(task_id="post", python_callable=lambda: business.act("post"), business_date=day())
+    run = start_run(dag, logical_at=JANUARY_10).go()
+    assert isinstance(failure(run), BusinessDateError)
+    assert_untouched(business)
+
+
+def test_a_partition_dates_its_run(business: Business) -> None:
+    from airflow import __version__
+
+    if __version__.startswith("3.1"):
+        pytest.skip("runs have partitions from Airflow 3.2 on")
+    run = start_run(dag_of(business), run_type="manual", partition_key="2025-03-31").go()
+    assert run.result("post") == "2025-03-31"
+
+
+def test_other_tasks_get_the_same_date(business: Business) -> None:
+    from airflow.sdk import DAG, task
+
+    with DAG(business.dag_id, schedule=None, start_date=datetime(2025, 1, 1, tzinfo=UTC)) as dag:
+
+        @task
+        def report(**context: Any) -> list[str]:
+            rules: list[Any] = [None, previous_day(), "{{ ds }}"]
+            return [business_date_of(context, rule).isoformat() for rule in rules]
+
+        @task
+        def skipped(**context: Any) -> str:
+            return business_date_of(context, month_end(otherwise="skip")).isoformat()
+
+        report()
+        skipped()
+    run = start_run(dag, logical_at=JANUARY_10).go()
+    assert run.result("report") == ["2025-01-10", "2025-01-09", "2025-01-10"]
+    assert run.states()["skipped"] == "skipped"
