@@ -18,11 +18,15 @@ from airflow.sdk import Asset, Connection, dag, task
 
 from airflow_guard import External, Rejected, from_asset_extra
 
-STATEMENTS = "SELECT statement_no, email, closing FROM statement WHERE business_date = %s ORDER BY statement_no"
+STATEMENTS = (
+    "SELECT statement_no, email, closing FROM statement WHERE business_date = %s ORDER BY statement_no"
+)
 
 
 def posted_statements(business_date):
-    for statement_no, email, closing in PostgresHook("core_banking").get_records(STATEMENTS, (business_date,)):
+    for statement_no, email, closing in PostgresHook("core_banking").get_records(
+        STATEMENTS, (business_date,)
+    ):
         yield {"statement_no": statement_no, "email": email, "closing": str(closing)}
 
 

@@ -75,7 +75,8 @@ def _shape(given: tuple[str, ...], identity: str | None) -> tuple[tuple[str, ...
     if shape is None:
         if len(_shapes) > 1000:
             _shapes.clear()
-        if odd := [name for name in given if not isinstance(name, str)]:
+        odd: list[object] = [name for name in given if type(name) is not str]
+        if odd:
             raise TypeError(f"field name {odd[0]!r} is not text")
         names = tuple(sorted(name for name in set(given) if name != identity))
         text = " ".join(quote(name, safe="").replace("%", "%%") + "=%08x" for name in names)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 from rich.console import Console
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo import provocations, summary
+from airflow_guard.demo import provocations, report, summary
 from airflow_guard.demo.offspring import end_marked
 from airflow_guard.demo.progress import Screen
 from airflow_guard.demo.scene import DAG, Scene, airflow_home
@@ -86,7 +86,7 @@ def _act(console: Console, scene: Scene) -> bool:
         printed = scene.statements[max(scene.statements)]
         proof = summary.prove(scene.bank, statements, scene.notifications, scene.letters, printed)
         summary.write_summary(scene.folder / "summary.json", summary.summary_of(scene.bank, proof))
-    return summary.show(console, scene.bank, done, proof, scene.notifications)
+    return report.show(console, scene.bank, done, proof, scene.notifications, scene.ledger_url)
 
 
 def _leave_running(console: Console, scene: Scene) -> None:

@@ -1,4 +1,4 @@
-"""What the demo shows while it works: one line per step, with what happens in it below."""
+"""What the demo shows while it works: one headline per step, with what happens in it below."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TimeElapsedColumn
+from rich.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,7 @@ class Step:
 
     def note(self, text: str) -> None:
         """Tell something that stays on the screen."""
-        self._console.print(f"  [dim]·[/dim] {text}", highlight=False)
+        _indented(self._console, "·", text)
 
 
 class Screen:
@@ -46,22 +47,20 @@ class Screen:
     def step(self, title: str) -> Iterator[Step]:
         """Show that a step is under way, and afterwards that it is done and how long it took."""
         began = time.monotonic()
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=31),
-            TextColumn("{task.completed:.0f} of {task.total:.0f}"),
-            TimeElapsedColumn(),
-        )
-        shown = columns if self.console.is_terminal else ()
-        bar = Progress(*shown, console=self.console, transient=True, disable=not self.console.is_terminal)
-        if not self.console.is_terminal:
-            self.console.print(f"  {title} …", highlight=False)
+        self.console.print(f"[bold]{title}[/bold]", highlight=False)
+        columns = (SpinnerColumn(), BarColumn(bar_width=31), MofNCompleteColumn(), TimeElapsedColumn())
+        live = self.console.is_terminal
+        bar = Progress(*columns, console=self.console, transient=True, disable=not live)
         try:
             with bar:
                 yield Step(self.console, bar, bar.add_task(title, total=None))
         except BaseException:
-            self.console.print(f"[red]✗[/red] {title}", highlight=False)
+            _indented(self.console, "[red]✗[/red]", "[red]stopped here[/red]")
             raise
-        took = time.monotonic() - began
-        self.console.print(f"[green]✓[/green] {title} [dim]({took:.0f} s)[/dim]", highlight=False)
+        _indented(self.console, "[green]✓[/green]", f"[dim]{time.monotonic() - began:.0f} s[/dim]")
+
+
+def _indented(console: Console, mark: str, text: str) -> None:
+    grid = Table.grid(padding=(0, 1))
+    grid.add_row(" ", mark, text)
+    console.print(grid)

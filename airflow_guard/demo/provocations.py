@@ -5,31 +5,30 @@ Each provocation holds the process at the worst moment before it disturbs it. No
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from decimal import Decimal
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from sqlalchemy import func, insert, select, text
+from sqlalchemy import func, select
 
-from airflow_guard.demo.books import balance, statement_posting
+from airflow_guard.demo.books import statement_posting
+from airflow_guard.demo.held_posting import HeldPosting
 from airflow_guard.demo.scene import DAG, LETTERS_DAG, MONTH
 from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Engine
 
     from airflow_guard.demo.progress import Step
     from airflow_guard.demo.scene import Scene
 
-__all__ = ["HeldPosting", "Provocation", "post_january", "provoke", "run_again"]
+__all__ = ["Provocation", "post_january", "provoke", "run_again"]
 
 _ZONE = ZoneInfo("Europe/Berlin")
-_KILLED_POSTING, _TWO_AT_ONCE, _KILLED_NOTIFYING = date(2026, 1, 10), date(2026, 1, 15), date(2026, 1, 20)
+_KILLED_POSTING, _TWO_AT_ONCE, _KILLED_NOTIFYING = date(2026, 1, 9), date(2026, 1, 15), date(2026, 1, 20)
 _CLEARED, _BY_HAND, _LETTERS = date(2026, 1, 5), date(2026, 1, 12), date(2026, 1, 31)
 _PATIENCE_S = 240
 _AT_ONCE = 8
@@ -37,70 +36,26 @@ _AT_ONCE = 8
 _task_run, _event = Tables().task_run, Tables().event
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Provocation:
     """One thing that was done, and the task tries in which its consequences are found.
 
     :param title: what was done.
+    :param remark: what came of it, in words.
     :param tries: ids in ``guard_task_run``.
-    :param replayed: how many documents must have been found done, ``None`` if that depends on the moment.
+    :param replayed: how many statements must have been found done, ``None`` if that depends on the moment.
     :param blocked: how many must have been held back, at least: otherwise the provocation did not hit.
-    :param executed: how many must have been done by these tries, ``None`` if that depends on the moment.
+    :param executed: how many must have been done by these tries.
     :param in_doubt: how many must be left in doubt.
-    :param remark: what the numbers mean.
     """
 
     title: str
-    tries: tuple[int, ...]
     remark: str
+    tries: tuple[int, ...]
     replayed: int | None = None
     blocked: int = 0
-    executed: int | None = None
+    executed: int = 0
     in_doubt: int = 0
-
-
-class HeldPosting:
-    """Lets the posting of one statement stand still between its lines and its balance.
-
-    The row of the balance is inserted in a transaction that is not committed. The posting then waits for that
-    row, all of its lines being written and none committed.
-
-    :param bank: the business database.
-    :param account: of the statement.
-    :param business_date: of the statement.
-    """
-
-    def __init__(self, bank: Engine, account: str, business_date: date) -> None:
-        self._bank = bank
-        self._row = {
-            "account": account,
-            "business_date": business_date,
-            "currency": "",
-            "closing": Decimal(0),
-            "transactions": 0,
-        }
-        self._holder: Connection
-        self._backend: int
-
-    def __enter__(self) -> Self:
-        self._holder = self._bank.connect()
-        self._holder.execute(insert(balance), self._row)
-        self._backend = self._holder.execute(text("SELECT pg_backend_pid()")).scalar_one()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.release()
-        self._holder.close()
-
-    def reached(self) -> bool:
-        """Whether the posting stands there now."""
-        waiting = text("SELECT count(*) FROM pg_stat_activity WHERE :holder = ANY(pg_blocking_pids(pid))")
-        with self._bank.connect() as connection:
-            return bool(connection.execute(waiting, {"holder": self._backend}).scalar_one())
-
-    def release(self) -> None:
-        """Take the row back; the posting goes on."""
-        self._holder.rollback()
 
 
 class _Month:
@@ -109,26 +64,7 @@ class _Month:
     def __init__(self, scene: Scene, step: Step) -> None:
         self._scene = scene
         self._step = step
-        self.run_ids = dict.fromkeys(MONTH, "")
-
-    def wait(self, done: Callable[[], bool], what: str) -> None:
-        """Wait, and show meanwhile how far the month is."""
-
-        def counted() -> bool:
-            self.ended()
-            return done()
-
-        self._scene.airflow.client.wait(counted, what, timeout_s=_PATIENCE_S)
-
-    def ended(self) -> bool:
-        """Whether all runs of the month have ended."""
-        runs = [run for run in self._scene.airflow.client.runs(DAG) if run.run_type == "backfill"]
-        for run in runs:
-            if run.interval_start:
-                self.run_ids[datetime.fromisoformat(run.interval_start).astimezone(_ZONE).date()] = run.run_id
-        count = sum(run.state in ("success", "failed") for run in runs)
-        self._step.count(count, len(MONTH))
-        return count == len(MONTH)
+        self.run_ids: dict[date, str] = {}
 
     def backfill(self, *, again: bool = False) -> None:
         """Create the backfill of the month."""
@@ -142,49 +78,75 @@ class _Month:
         )
         self.ended()
 
+    def ended(self) -> bool:
+        """Whether all runs of the month have ended."""
+        runs = [run for run in self._scene.airflow.client.runs(DAG) if run.run_type == "backfill"]
+        for run in runs:
+            if run.interval_start:
+                day = datetime.fromisoformat(run.interval_start).astimezone(_ZONE).date()
+                self.run_ids[day] = run.run_id
+        count = sum(run.state in ("success", "failed") for run in runs)
+        self._step.count(count, len(MONTH))
+        return count == len(MONTH)
+
+    def wait(self, done: Callable[[], bool], what: str) -> None:
+        """Wait, and show meanwhile how far the month is."""
+
+        def counted() -> bool:
+            self.ended()
+            return done()
+
+        self._scene.airflow.client.wait(counted, what, timeout_s=_PATIENCE_S)
+
+
+# ---------------------------------------------------------------------------------------- the first time
+
 
 def post_january(scene: Scene) -> list[Provocation]:
     """Post the month by a backfill; kill two processes meanwhile, and start one day a second time."""
     title = "January is posted and the customers are notified: a backfill of 31 days"
-    with scene.screen.step(title) as step, ExitStack() as held:
+    with (
+        scene.screen.step(title) as step,
+        _held(scene, _KILLED_POSTING) as killed,
+        _held(scene, _TWO_AT_ONCE) as shared,
+    ):
         month = _Month(scene, step)
-        killed, shared = (
-            held.enter_context(HeldPosting(scene.bank, scene.statements[day][3]["account"], day))
-            for day in (_KILLED_POSTING, _TWO_AT_ONCE)
-        )
-        arrived, lost = scene.statement_no(_KILLED_NOTIFYING, 2), scene.statement_no(_KILLED_NOTIFYING, 4)
+        arrived, lost = (scene.statements[_KILLED_NOTIFYING][position]["statement_no"] for position in (2, 4))
         scene.mailer.hold(arrived, "after")
         scene.mailer.hold(lost, "before")
         month.backfill()
         _kill_posting(scene, month, step, killed)
         by_hand = _start_twice(scene, month, step, shared)
-        _kill_notifying(scene, month, step, {arrived, lost})
+        _kill_notifying(scene, month, step, lost)
         month.wait(month.ended, "the backfill to end")
         scene.airflow.client.wait_for_run(DAG, by_hand)
-    posting = _tries(scene.bank, [month.run_ids[_KILLED_POSTING]], task_id="post", first_try=2)
-    sending = _tries(scene.bank, [month.run_ids[_KILLED_NOTIFYING]], task_id="notify", first_try=2)
-    second = _tries(scene.bank, [by_hand], task_id="post")
     return [
         Provocation(
-            "kill -9 in the middle of posting", posting, "rolled back, then posted by the retry", 3, 4, 4
+            title="Process killed (kill -9) while posting",
+            remark="the statement in hand was rolled back; the retry posted it",
+            tries=_tries(scene.bank, [month.run_ids[_KILLED_POSTING]], task_id="post", first_try=2),
+            replayed=2,
+            executed=5,
         ),
         Provocation(
-            "kill -9 in the middle of notifying",
-            sending,
-            "the receiver was asked: one had arrived, one had not and was sent by the retry",
+            title="Process killed (kill -9) while notifying",
+            remark="the receiver was asked about two: one had arrived; one had not, and was sent",
+            tries=_tries(scene.bank, [month.run_ids[_KILLED_NOTIFYING]], task_id="notify", first_try=2),
             replayed=6,
-            blocked=2,
             executed=1,
         ),
         Provocation(
-            "Two processes at the same day",
-            second,
-            "the second waited for the first, then took over its results",
-            replayed=7,
-            blocked=4,
-            executed=0,
+            title="Two processes at one day at the same moment",
+            remark="the second waited for the first, and took over its results",
+            tries=_tries(scene.bank, [by_hand], task_id="post"),
+            blocked=1,
         ),
     ]
+
+
+def _held(scene: Scene, day: date) -> HeldPosting:
+    # The third statement of its day: two are done then, and four not begun.
+    return HeldPosting(scene.bank, scene.statements[day][2]["account"], day)
 
 
 def _kill_posting(scene: Scene, month: _Month, step: Step, held: HeldPosting) -> None:
@@ -192,24 +154,22 @@ def _kill_posting(scene: Scene, month: _Month, step: Step, held: HeldPosting) ->
     month.wait(held.reached, f"the posting of {day} to be in the middle of a statement")
     pid = scene.airflow.kill_task(DAG, month.run_ids[day], "post")
     held.release()
-    statement = scene.statements[day][3]
+    statement = scene.statements[day][2]
     step.note(
-        f"{day}: process {pid} killed (kill -9) in the middle of posting, {len(statement['lines'])} lines of "
-        f"{statement['statement_no']} written and its balance not"
+        f"{day:%-d %B}: process {pid} killed (kill -9) while it posted; {len(statement['lines'])} lines of "
+        f"{statement['statement_no']} were written, its balance not"
     )
     written = select(func.count()).where(statement_posting.c.statement_no == statement["statement_no"])
     with scene.bank.connect() as connection:
         left = connection.execute(written).scalar_one()
-    step.note(
-        f"{day}: {left} of these lines are in the books now; the retry waits for the dead one's lease to end"
-    )
+    step.note(f"{day:%-d %B}: {left} of these lines are in the books; the retry posts them")
 
 
 def _start_twice(scene: Scene, month: _Month, step: Step, held: HeldPosting) -> str:
     day, client = _TWO_AT_ONCE, scene.airflow.client
     month.wait(held.reached, f"the posting of {day} to be in the middle of a statement")
     run_id = client.trigger(DAG, conf={"business_date": day.isoformat()})
-    step.note(f"{day}: while it is being posted, a colleague starts the same day by hand")
+    step.note(f"{day:%-d %B}: while it is being posted, a colleague starts the same day by hand")
     noticed = (
         select(func.count())
         .select_from(_event.join(_task_run, _event.c.task_run_id == _task_run.c.id))
@@ -222,53 +182,64 @@ def _start_twice(scene: Scene, month: _Month, step: Step, held: HeldPosting) -> 
 
     month.wait(blocked, f"the second run of {day} to be held back")
     held.release()
-    step.note(f"{day}: the second process sees the first at work, and waits")
+    step.note(f"{day:%-d %B}: the second process sees that the first is at work, and waits")
     return run_id
 
 
-def _kill_notifying(scene: Scene, month: _Month, step: Step, statements: set[str]) -> None:
+def _kill_notifying(scene: Scene, month: _Month, step: Step, lost: str) -> None:
     day = _KILLED_NOTIFYING
-    month.wait(
-        lambda: statements <= set(scene.mailer.held()), f"the notifications of {day} to be on their way"
-    )
+    numbers = {statement["statement_no"] for statement in scene.statements[day]}
+
+    def under_way() -> bool:
+        return lost in scene.mailer.held() and numbers - {lost} <= set(scene.mailer.calls().by_statement)
+
+    month.wait(under_way, f"the notifications of {day} to be on their way")
     pid = scene.airflow.kill_task(DAG, month.run_ids[day], "notify")
     scene.mailer.release(deliver=False)
     step.note(
-        f"{day}: process {pid} killed (kill -9) in the middle of notifying: one notification had arrived "
+        f"{day:%-d %B}: process {pid} killed (kill -9) while it notified; one notification had arrived "
         "unconfirmed, another was lost on its way"
     )
+
+
+# ---------------------------------------------------------------------------------------- afterwards
 
 
 def provoke(scene: Scene) -> list[Provocation]:
     """Clear a run, start a done day by hand, and kill a process whose receiver cannot be asked."""
     client, bank = scene.airflow.client, scene.bank
     with scene.screen.step(
-        "A run is cleared, a done day is started by hand, and a third process is killed"
+        "A run is cleared, a done day is started by hand, a third process is killed"
     ) as step:
         after = _last_try(bank)
-        cleared = next(
-            run.run_id
-            for run in client.runs(DAG)
-            if run.run_type == "backfill" and (run.interval_start or "").startswith(_CLEARED.isoformat())
-        )
+        month = _Month(scene, step)
+        month.ended()
+        cleared = month.run_ids[_CLEARED]
         client.clear_run(DAG, cleared)
-        step.note(f"{_CLEARED}: the run is cleared, both of its tasks run again")
+        step.note(f"{_CLEARED:%-d %B}: the run is cleared; both of its tasks run again")
         by_hand = client.trigger(DAG, conf={"business_date": _BY_HAND.isoformat()})
-        step.note(f"{_BY_HAND}: started by hand, a month after it was done")
+        step.note(f"{_BY_HAND:%-d %B}: started by hand although it is done")
         letters = _kill_printing(scene, step)
         for dag_id, run_id in ((DAG, cleared), (DAG, by_hand), (LETTERS_DAG, letters)):
             client.wait_for_run(dag_id, run_id, timeout_s=_PATIENCE_S)
     return [
-        Provocation("A run cleared", _tries(bank, [cleared], after), "found done", 14, executed=0),
         Provocation(
-            "A done day started by hand", _tries(bank, [by_hand], after), "found done", 14, executed=0
+            title="A run cleared",
+            remark="all of it was done",
+            tries=_tries(bank, [cleared], after),
+            replayed=14,
         ),
         Provocation(
-            "kill -9 where nobody can be asked",
-            _tries(bank, [letters], after, first_try=2),
-            "printed or not? Not repeated, a person decides",
-            replayed=3,
-            blocked=4,
+            title="A done day started by hand",
+            remark="all of it was done",
+            tries=_tries(bank, [by_hand], after),
+            replayed=14,
+        ),
+        Provocation(
+            title="Process killed (kill -9) while printing letters; the print shop cannot be asked",
+            remark="one letter may be printed or not: not repeated, a person finds out",
+            tries=_tries(bank, [letters], after, first_try=2),
+            blocked=1,
             executed=3,
             in_doubt=1,
         ),
@@ -276,15 +247,15 @@ def provoke(scene: Scene) -> list[Provocation]:
 
 
 def _kill_printing(scene: Scene, step: Step) -> str:
-    client, letter = scene.airflow.client, scene.statement_no(_LETTERS, 3)
+    client, letter = scene.airflow.client, scene.statements[_LETTERS][3]["statement_no"]
     scene.print_shop.hold(letter, "after")
     run_id = client.trigger(LETTERS_DAG, conf={"business_date": _LETTERS.isoformat()})
     client.wait(lambda: letter in scene.print_shop.held(), "a letter to be on its way", timeout_s=_PATIENCE_S)
     pid = scene.airflow.kill_task(LETTERS_DAG, run_id, "print_letter")
     scene.print_shop.release(deliver=False)
     step.note(
-        f"{_LETTERS}: process {pid} killed (kill -9) while it handed a letter to a print shop, which cannot "
-        "be asked afterwards"
+        f"{_LETTERS:%-d %B}: process {pid} killed (kill -9) while it handed a letter to the print shop, "
+        "which cannot be asked afterwards"
     )
     return run_id
 
@@ -304,16 +275,17 @@ def run_again(scene: Scene) -> list[Provocation]:
         month = _Month(scene, step)
         month.backfill(again=True)
         month.wait(month.ended, "the second backfill to end")
-    tries = _tries(scene.bank, month.run_ids.values(), after)
     return [
         Provocation(
-            "The same backfill again, 31 days",
-            tries,
-            "every run cleared and run again, found done",
-            434,
-            executed=0,
+            title="The whole backfill again: 31 days, both tasks",
+            remark="all of it was done",
+            tries=_tries(scene.bank, month.run_ids.values(), after),
+            replayed=2 * scene.month.statements,
         )
     ]
+
+
+# ---------------------------------------------------------------------------------------- where to look
 
 
 def _last_try(bank: Engine) -> int:

@@ -59,6 +59,7 @@ class Scene:
         self.month: WrittenMonth
         self.statements: dict[date, list[Statement]]
         self.bank: Engine
+        self.ledger_url: str
         self.airflow: AirflowStack
         self.mailer: Receiver
         self.print_shop: Receiver
@@ -89,10 +90,6 @@ class Scene:
         """Where the logs are."""
         return airflow_home(self.folder) / "logs"
 
-    def statement_no(self, day: date, position: int) -> str:
-        """Return the number of a statement of a day; the tasks work through them in this order."""
-        return self.statements[day][position]["statement_no"]
-
     def _set(self) -> None:
         step = self.screen.step
         with step("The bank delivers the statements of January 2026 (MT940)") as shown:
@@ -119,10 +116,11 @@ class Scene:
         self._cleanup.callback(self._keep_log, server)
         for database in ("bank", "airflow"):
             server.create_database(database)
-        self.bank = create_engine(server.url("bank"))
+        self.ledger_url = server.url("bank")
+        self.bank = create_engine(self.ledger_url)
         self._cleanup.callback(self.bank.dispose)
         create_books(self.bank)
-        ledger = LedgerDatabase(server.url("bank"))
+        ledger = LedgerDatabase(self.ledger_url)
         migrate(ledger)
         ledger.dispose()
         return server

@@ -24,7 +24,7 @@ from airflow_guard.execution.lease import LeaseKeeper
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.window import EffectWindow, Reached
-from airflow_guard.execution.writer import PATIENCE_S, GroupWriter
+from airflow_guard.execution.writer import PATIENCE_S, Writer
 from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ class ExternalEffect:
     """
 
     def __init__(
-        self, ledger: Ledger, spec: GuardSpec, callee: Callee, writer: GroupWriter, keeper: LeaseKeeper
+        self, ledger: Ledger, spec: GuardSpec, callee: Callee, writer: Writer, keeper: LeaseKeeper
     ) -> None:
         self._ledger = ledger
         self._spec = spec
@@ -148,7 +148,9 @@ class ExternalEffect:
 
     def _window_done(self, unit: Unit) -> None:
         if unit.batch_id is None:
-            ours = self._writer.complete(unit.own, unit.hashes[0], None, follow_up=FollowUp.PENDING).result()
+            mark = self._writer.complete(unit.own, unit.hashes[0], None, follow_up=FollowUp.PENDING)
+            self._writer.flush()
+            ours = mark.ours()
         else:
             ours = not self._ledger.complete(
                 unit.own, unit.hashes, None, follow_up=FollowUp.PENDING, patience_s=PATIENCE_S

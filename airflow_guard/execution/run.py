@@ -24,7 +24,7 @@ from airflow_guard.execution.shape import DriftCheck, key_shape
 from airflow_guard.execution.spec import CLAIM_CHUNK, Callee, GuardSpec
 from airflow_guard.execution.units import Unit
 from airflow_guard.execution.workers import StopFlag, Workers
-from airflow_guard.execution.writer import GroupWriter
+from airflow_guard.execution.writer import GroupWriter, InlineWriter
 from airflow_guard.store import aliases
 from airflow_guard.store.ledger import Claimed, Ledger, Ownership
 from airflow_guard.store.task_runs import TaskTry
@@ -146,7 +146,7 @@ class GuardedTask:
         spec, ledger, space = self._spec, self._ledger, self._try.space
         assert self.task_run_id is not None
         keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold)
-        with keeper, GroupWriter(ledger) as writer:
+        with keeper, (InlineWriter if spec.max_workers == 1 else GroupWriter)(ledger) as writer:
             effect = (
                 DatabaseEffect(ledger, spec, self._callee, keeper)
                 if spec.database
@@ -154,7 +154,7 @@ class GuardedTask:
             )
             threads = 1 if spec.database and ledger.database.dialect == "sqlite" else spec.max_workers
             workers = Workers(
-                ledger, effect, report, self._stop, threads, stop_on_failure=spec.stop_on_failure
+                ledger, effect, writer, report, self._stop, threads, stop_on_failure=spec.stop_on_failure
             )
             settler = DoubtSettler(ledger, spec, space, self._verify)
             asking = Asking(

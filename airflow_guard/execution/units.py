@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import date
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from airflow_guard.core.documents import Document
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.report import Outcome
+from airflow_guard.execution.writer import Mark
 from airflow_guard.store.ledger import Claimed, Ownership
 
 
@@ -75,7 +75,7 @@ class UnitResult:
     outcome: Outcome
     error: BaseException | None = None
     text: str | None = None
-    pending: Future[bool] | None = None
+    pending: Mark | None = None
     fatal: BaseException | None = None
 
 

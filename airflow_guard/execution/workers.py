@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import queue
 import threading
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Protocol
 
 from airflow_guard.core.documents import Document
@@ -14,7 +17,7 @@ from airflow_guard.core.report import Outcome, Report
 from airflow_guard.core.results import decode_result
 from airflow_guard.execution.external import not_ours, unrecorded
 from airflow_guard.execution.units import Unit, UnitResult
-from airflow_guard.execution.writer import PATIENCE_S
+from airflow_guard.execution.writer import PATIENCE_S, Writer
 from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
@@ -51,10 +54,12 @@ class Workers:
     """
 
     def __init__(
-        self, ledger: Ledger, effect: Effect, report: Report, stop: StopFlag, threads: int, *, stop_on_failure: bool
-    ) -> None:
+        self, ledger: Ledger, effect: Effect, writer: Writer, report: Report, stop: StopFlag, threads: int, *,
+        stop_on_failure: bool,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._effect = effect
+        self._writer = writer
         self._report = report
         self._stop = stop
         self._threads = threads
@@ -90,36 +95,18 @@ class Workers:
             yield result
 
     def _on_threads(self, units: Sequence[Unit]) -> Iterator[UnitResult]:
-        waiting = list(reversed(units))
-        running: dict[Future[UnitResult], Unit] = {}
-        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="airflow-guard-worker")
+        threads = _Threads(self._effect, units, min(self._threads, len(units)), self._stop)
         try:
-            while waiting or running:
-                while waiting and len(running) < self._threads and not self._stop:
-                    unit = waiting.pop()
-                    running[pool.submit(self._effect.run, unit)] = unit
-                if not running:
-                    break
-                done, _ = wait(running, return_when=FIRST_COMPLETED)
-                for future in done:
-                    running.pop(future)
-                    yield future.result()
+            yield from threads.results()
         except BaseException as error:
             # A task timeout strikes this thread, not the workers: let them finish what they have begun.
             self._stop.set(f"{type(error).__name__}")
-            yield from self._finish(running)
+            yield from threads.results(time.monotonic() + GRACE_S)
+            for unit in threads.in_hand():
+                self._ledger.doubt(unit.own, unit.hashes, f"still at work {GRACE_S:.0f} s after the task had to end")
             raise
         finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            self._release(list(reversed(waiting)))
-
-    def _finish(self, running: dict[Future[UnitResult], Unit]) -> Iterator[UnitResult]:
-        done, still = wait(running, timeout=GRACE_S)
-        for future in done:
-            yield future.result()
-        for future in still:
-            unit = running[future]
-            self._ledger.doubt(unit.own, unit.hashes, f"still at work {GRACE_S:.0f} s after the task had to end")
+            self._release(threads.not_begun())
 
     def _release(self, units: Iterable[Unit]) -> None:
         for unit in units:
@@ -152,6 +139,7 @@ class Workers:
 
     def _collect(self) -> None:
         """Wait for the completions that were queued, and report their units."""
+        self._writer.flush()
         for result in self._pending:
             problem = self._unwritten(result)
             for document in result.unit.documents:
@@ -167,6 +155,61 @@ class Workers:
         if result.pending is None:
             return None
         try:
-            return None if result.pending.result() else not_ours(result.unit)
+            return None if result.pending.ours() else not_ours(result.unit)
         except LedgerError as error:
             return unrecorded(result.unit, error)
+
+
+class _Threads:
+    """Threads that take units from one deque and put what became of them into one queue."""
+
+    def __init__(self, effect: Effect, units: Sequence[Unit], count: int, stop: StopFlag) -> None:
+        self._effect = effect
+        self._stop = stop
+        self._waiting = deque(units)
+        self._results: queue.SimpleQueue[UnitResult | None] = queue.SimpleQueue()
+        self._in_hand: dict[int, Unit] = {}
+        self._alive = count
+        for position in range(count):
+            name = f"airflow-guard-worker-{position}"
+            threading.Thread(target=self._work, args=(position,), name=name, daemon=True).start()
+
+    def _work(self, position: int) -> None:
+        while not self._stop:
+            try:
+                unit = self._waiting.popleft()
+            except IndexError:
+                break
+            self._in_hand[position] = unit
+            try:
+                result = self._effect.run(unit)
+            except BaseException as error:  # an effect reports its errors; what it does not know about is a doubt
+                result = UnitResult(unit, Outcome.IN_DOUBT, error)
+            self._results.put(result)
+            self._in_hand.pop(position, None)
+        self._results.put(None)
+
+    def results(self, deadline: float | None = None) -> Iterator[UnitResult]:
+        """Yield results until all threads are done, or until a deadline (monotonic)."""
+        while self._alive:
+            try:
+                left = None if deadline is None else max(0.0, deadline - time.monotonic())
+                result = self._results.get(timeout=left)
+            except queue.Empty:
+                return
+            if result is None:
+                self._alive -= 1
+            else:
+                yield result
+
+    def in_hand(self) -> list[Unit]:
+        """Return the units that threads are still at work on."""
+        return list(self._in_hand.values())
+
+    def not_begun(self) -> list[Unit]:
+        """Take the units that no thread has taken."""
+        units = []
+        with contextlib.suppress(IndexError):
+            while True:
+                units.append(self._waiting.popleft())
+        return units

@@ -1,8 +1,8 @@
-"""One thread that writes begin marks and completions, as many as are pending in one commit.
+"""Writing begin marks and completions, as many as are pending in one commit.
 
-No effect begins before its mark is committed: :meth:`GroupWriter.begin` returns after the commit. A completion never
-waits for a begin: its write is queued, and what it came to is read from a future. A group that fails is redone one by
-one, so that one bad row fails alone.
+No effect begins before its mark is committed: ``begin`` returns after the commit. A completion never waits for a begin
+of another document; what became of it is asked from its :class:`Mark`. A group that fails is redone one by one, so that
+one bad row fails alone.
 """
 
 from __future__ import annotations
@@ -11,9 +11,8 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
-from dataclasses import dataclass, field
 from types import TracebackType
+from typing import Protocol
 
 import sqlalchemy as sa
 
@@ -28,31 +27,122 @@ MAX_GROUP = 128
 LINGER_S = 0.002
 
 
-@dataclass(slots=True)
-class _Entry:
-    own: Ownership
-    key_hash: str
-    begins: bool
-    outcome: str | None = None
-    follow_up: FollowUp = FollowUp.NONE
-    why: str | None = None
-    written: Future[bool] = field(default_factory=Future)
+class Mark:
+    """One begin mark or completion on its way to the ledger.
+
+    A lock is the cheapest thing that one thread can wait on for another, and there are two marks a document.
+    """
+
+    __slots__ = ("_done", "_error", "_lost", "begins", "follow_up", "key_hash", "outcome", "own", "why")
+
+    def __init__(
+        self, own: Ownership, key_hash: str, *, begins: bool, outcome: str | None = None,
+        follow_up: FollowUp = FollowUp.NONE, why: str | None = None,
+    ) -> None:  # fmt: skip
+        self.own = own
+        self.key_hash = key_hash
+        self.begins = begins
+        self.outcome = outcome
+        self.follow_up = follow_up
+        self.why = why
+        self._done = threading.Lock()
+        self._done.acquire()
+        self._lost = False
+        self._error: BaseException | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether it is a completion with a result and nothing else: those share one statement."""
         return self.why is None and self.follow_up is FollowUp.NONE and self.outcome is not None
 
+    def ours(self) -> bool:
+        """Wait until it is written; return whether the key was still ours.
 
-class GroupWriter:
-    """Context manager around the begin marks and completions of one task try.
+        :raises LedgerError: it could not be written.
+        """
+        with self._done:
+            if self._error is not None:
+                raise self._error
+            return not self._lost
+
+    def settle(self, *, lost: bool = False, error: BaseException | None = None) -> None:
+        """Tell whoever waits (once; called by the writer)."""
+        self._lost, self._error = lost, error
+        self._done.release()
+
+
+class Writer(Protocol):
+    """What executes begin marks and completions."""
+
+    def begin(self, own: Ownership, key_hash: str) -> None: ...
+
+    def complete(
+        self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
+        why: str | None = None,
+    ) -> Mark: ...  # fmt: skip
+
+    def flush(self) -> None: ...
+
+
+_TAKEN = "Another attempt has taken this key over, or a person has resolved it. Not executed."
+
+
+class InlineWriter:
+    """For one worker: the completion of a document and the begin mark of the next share a commit, in this thread.
 
     :param ledger: where to write.
     """
 
     def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._groups = _Groups(ledger)
+        self._pending: list[Mark] = []
+
+    def __enter__(self) -> InlineWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.flush()
+
+    def begin(self, own: Ownership, key_hash: str) -> None:
+        """Mark one effect as begun; return when that is committed.
+
+        :raises OwnershipLost: another attempt owns the key now; do not execute (retryable).
+        :raises LedgerUnavailable: do not execute (retryable).
+        """
+        mark = Mark(own, key_hash, begins=True)
+        # If a task timeout strikes here, the completions stay pending and are written again: they can be repeated.
+        self._groups.write([*self._pending, mark])
+        self._pending.clear()
+        if not mark.ours():
+            raise OwnershipLost(_TAKEN)
+
+    def complete(
+        self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
+        why: str | None = None,
+    ) -> Mark:  # fmt: skip
+        """Keep one completion for the next commit."""
+        mark = Mark(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why)
+        self._pending.append(mark)
+        return mark
+
+    def flush(self) -> None:
+        """Write what is pending."""
+        pending, self._pending = self._pending, []
+        if pending:
+            self._groups.write(pending)
+
+
+class GroupWriter:
+    """For several workers: one thread writes what they have pending.
+
+    :param ledger: where to write.
+    """
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._groups = _Groups(ledger)
+        self._queue: queue.SimpleQueue[Mark | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="airflow-guard-writer", daemon=True)
 
     def __enter__(self) -> GroupWriter:
@@ -66,109 +156,118 @@ class GroupWriter:
         self._thread.join()
 
     def begin(self, own: Ownership, key_hash: str) -> None:
-        """Mark one effect as begun; return when that is committed.
-
-        :raises OwnershipLost: another attempt owns the key now; do not execute (retryable).
-        :raises LedgerUnavailable: do not execute (retryable).
-        """
-        entry = _Entry(own, key_hash, begins=True)
-        self._queue.put(entry)
-        if not entry.written.result():
-            raise OwnershipLost("Another attempt has taken this key over, or a person has resolved it. Not executed.")
+        """Mark one effect as begun; return when that is committed. Raises as :meth:`InlineWriter.begin` does."""
+        mark = Mark(own, key_hash, begins=True)
+        self._queue.put(mark)
+        if not mark.ours():
+            raise OwnershipLost(_TAKEN)
 
     def complete(
-        self,
-        own: Ownership,
-        key_hash: str,
-        outcome: str | None,
-        *,
-        follow_up: FollowUp = FollowUp.NONE,
+        self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
         why: str | None = None,
-    ) -> Future[bool]:
-        """Queue one completion. The future gives whether the key was still ours, or raises a LedgerError."""
-        entry = _Entry(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why)
-        self._queue.put(entry)
-        return entry.written
+    ) -> Mark:  # fmt: skip
+        """Queue one completion."""
+        mark = Mark(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why)
+        self._queue.put(mark)
+        return mark
+
+    def flush(self) -> None:
+        """Nothing to do: the thread writes."""
 
     def _work(self) -> None:
-        while True:
-            entry = self._queue.get()
-            if entry is None:
+        ended = False
+        while not ended:
+            first = self._queue.get()
+            if first is None:
                 return
-            group, last = self._gather(entry)
-            self._write_group(group)
-            if last:
-                return
+            group, ended = self._gather(first)
+            self._groups.write(group)
 
-    def _gather(self, entry: _Entry) -> tuple[list[_Entry], bool]:
+    def _gather(self, first: Mark) -> tuple[list[Mark], bool]:
         """Return what is pending, and whether the end was reached.
 
         Completions alone linger for a moment: the same worker's next begin mark is usually microseconds away, and
         one commit then serves both.
         """
-        group, until = [entry], time.monotonic() + LINGER_S
+        group, until, begins = [first], time.monotonic() + LINGER_S, first.begins
         while len(group) < MAX_GROUP:
-            only_completions = not any(pending.begins for pending in group)
-            left = until - time.monotonic() if only_completions else 0.0
+            left = 0.0 if begins else until - time.monotonic()
             try:
                 more = self._queue.get(timeout=left) if left > 0 else self._queue.get_nowait()
             except queue.Empty:
                 break
             if more is None:
                 return group, True
+            begins = begins or more.begins
             group.append(more)
         return group, False
 
-    def _write_group(self, group: Sequence[_Entry]) -> None:
+
+class _Groups:
+    """Writes groups of marks, and tells each what became of it."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    def write(self, group: Sequence[Mark]) -> None:
+        """Write a group in one commit; if that fails, one by one."""
+        if self._at_once(group):
+            for mark in group:
+                mark.settle()
+            return
         if len(group) > 1:
             try:
                 lost = self._ledger.write(lambda connection: self._apply(connection, group))
             except Exception:  # noqa: S110 - redone one by one below, where each gets its own error
                 pass
             else:
-                for entry in group:
-                    entry.written.set_result(id(entry) not in lost)
+                for mark in group:
+                    mark.settle(lost=id(mark) in lost)
                 return
         # Completions first: their effects have happened, and they must not wait behind a begin that does.
         started = time.monotonic()
-        for entry in sorted(group, key=lambda entry: entry.begins):
-            self._write_one(entry, started)
+        for mark in sorted(group, key=lambda mark: mark.begins):
+            self._write_one(mark, started)
 
-    def _write_one(self, entry: _Entry, started: float) -> None:
-        patience = PATIENCE_S / 10 if entry.begins else PATIENCE_S
+    def _at_once(self, group: Sequence[Mark]) -> bool:
+        if any(not (mark.begins or mark.is_plain) or mark.own is not group[0].own for mark in group):
+            return False
+        outcomes = {mark.key_hash: mark.outcome or "" for mark in group if not mark.begins}
+        begins = [mark.key_hash for mark in group if mark.begins]
+        return self._ledger.complete_and_begin(group[0].own, outcomes, begins)
+
+    def _write_one(self, mark: Mark, started: float) -> None:
+        patience = PATIENCE_S / 10 if mark.begins else PATIENCE_S
         left = max(0.0, started + patience - time.monotonic())
         try:
-            lost = self._ledger.write(lambda connection: self._apply(connection, [entry]), patience_s=left)
-        except BaseException as error:  # handed to whoever waits for the future
-            entry.written.set_exception(error)
+            lost = self._ledger.write(lambda connection: self._apply(connection, [mark]), patience_s=left)
+        except Exception as error:
+            mark.settle(error=error)  # raised where somebody waits for it
         else:
-            entry.written.set_result(not lost)
+            mark.settle(lost=bool(lost))
 
-    def _apply(self, connection: sa.Connection, group: Sequence[_Entry]) -> set[int]:
-        """Write a group in one transaction and return the ids of the entries whose keys are no longer ours."""
+    def _apply(self, connection: sa.Connection, group: Sequence[Mark]) -> set[int]:
+        """Write a group in one transaction and return the ids of the marks whose keys are no longer ours."""
         lost: set[int] = set()
-        for own in {entry.own.token: entry.own for entry in group}.values():
-            mine = [entry for entry in group if entry.own.token == own.token]
-            done = [entry for entry in mine if not entry.begins]
-            plain = [entry for entry in done if entry.is_plain]
-            lost |= self._apply_plain(connection, own, plain)
-            for entry in done:
-                if entry.is_plain:
-                    continue
-                if self._ledger.apply(
-                    connection, own, COMPLETE, [entry.key_hash],
-                    outcome=entry.outcome, follow=entry.follow_up.value, why=entry.why,
+        for own in {mark.own.token: mark.own for mark in group}.values():
+            mine = [mark for mark in group if mark.own.token == own.token]
+            done = [mark for mark in mine if not mark.begins]
+            lost |= self._apply_plain(connection, own, [mark for mark in done if mark.is_plain])
+            for mark in done:
+                if not mark.is_plain and self._ledger.apply(
+                    connection, own, COMPLETE, [mark.key_hash],
+                    outcome=mark.outcome, follow=mark.follow_up.value, why=mark.why,
                 ):  # fmt: skip
-                    lost.add(id(entry))
-            begins = {entry.key_hash: id(entry) for entry in mine if entry.begins}
+                    lost.add(id(mark))
+            begins = {mark.key_hash: id(mark) for mark in mine if mark.begins}
             if begins:
                 gone = self._ledger.apply(connection, own, BEGIN, list(begins), batch=None)
                 lost |= {begins[key_hash] for key_hash in gone}
         return lost
 
-    def _apply_plain(self, connection: sa.Connection, own: Ownership, plain: Sequence[_Entry]) -> set[int]:
+    def _apply_plain(self, connection: sa.Connection, own: Ownership, plain: Sequence[Mark]) -> set[int]:
         if not plain:
             return set()
-        outcomes = {entry.key_hash: entry.outcome or "" for entry in plain}
+        outcomes = {mark.key_hash: mark.outcome or "" for mark in plain}
         gone = self._ledger.complete_each(connection, own, outcomes)
-        return {id(entry) for entry in plain if entry.key_hash in gone}
+        return {id(mark) for mark in plain if mark.key_hash in gone}

@@ -14,7 +14,7 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import AirflowNotFoundException
-from airflow_guard.core.errors import LedgerNotConfigured
+from airflow_guard.core.errors import LedgerNotConfigured, LedgerUnavailable
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.hooks.connections import MAX_CONNECTIONS, database_of
 from airflow_guard.hooks.executors import refuse_file_elsewhere
@@ -64,13 +64,18 @@ def open_database(conn_id: str | None = None, *, max_connections: int = MAX_CONN
 
 
 def open_ledger(
-    conn_id: str | None = None, *, max_connections: int = MAX_CONNECTIONS, executor: str | None = None
+    conn_id: str | None = None,
+    *,
+    max_connections: int = MAX_CONNECTIONS,
+    executor: str | None = None,
+    even_if_down: bool = False,
 ) -> Ledger:
     """Return the ledger, ready for use. A SQLite file is created on first use.
 
     :param conn_id: the connection; ``None``: the configured one.
     :param max_connections: upper limit for the ledger itself, and again for business transactions.
     :param executor: the task's own ``executor=``, which decides whether a SQLite file is safe.
+    :param even_if_down: return it unchecked if it is down: who only observes works on without it.
     :raises LedgerNotConfigured: no connection is named, or there is none of that name.
     :raises ConfigurationError: the connection cannot hold a ledger, or not for this executor.
     :raises LedgerNotMigrated: its tables are missing or of another version.
@@ -78,7 +83,12 @@ def open_ledger(
     """
     settings = GuardSettings.read()
     connection = find_connection(ledger_conn_id(conn_id, settings))
-    return ledger_of(connection, settings, max_connections=max_connections, executor=executor)
+    try:
+        return ledger_of(connection, settings, max_connections=max_connections, executor=executor)
+    except LedgerUnavailable:
+        if not even_if_down:
+            raise
+        return _ledger_of(connection, settings, max_connections)[1]
 
 
 def ledger_of(

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any, Self
 from airflow_guard.airflow_compat import AirflowSkipException, call_as_airflow, hostname, outlet_events_of
 from airflow_guard.core.dates import NoBusinessDate, ResolvedDate, resolve_business_date
 from airflow_guard.core.effects import External
-from airflow_guard.core.errors import ConfigurationError, DocumentError, GuardError
+from airflow_guard.core.errors import (
+    ConfigurationError,
+    DateChangedError,
+    DocumentError,
+    GuardError,
+    LedgerUnavailable,
+)
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.report import Report
 from airflow_guard.execution.preflight import check_date
@@ -55,12 +61,14 @@ class GuardedTry:
     def __enter__(self) -> Self:
         """Open the ledger, and compare the business date with what it knows."""
         task, resolved = self._task, self._resolved
-        connections = self.spec.max_workers + 7
-        self.ledger = open_ledger(self.conn_id, max_connections=connections, executor=task.executor)
+        self.ledger = open_ledger(
+            self.conn_id,
+            max_connections=self.spec.max_workers + 7,
+            executor=task.executor,
+            even_if_down=self.spec.mode == "observe",
+        )
         try:
-            check_date(
-                self.ledger.runs, self._facts, self.identity, task.business_date, resolved, warn=task.log.warning
-            )
+            self._check_date()
             if isinstance(resolved, NoBusinessDate):
                 raise AirflowSkipException(resolved.reason)
             self._date: ResolvedDate = resolved
@@ -146,6 +154,19 @@ class GuardedTry:
                 events[outlet].extra.setdefault("business_date", self.business_date.isoformat())
 
     # -- what the execution is given ------------------------------------------------------------------------
+
+    def _check_date(self) -> None:
+        task, warn = self._task, self._task.log.warning
+        try:
+            check_date(self.ledger.runs, self._facts, self.identity, task.business_date, self._resolved, warn=warn)
+        except DateChangedError as error:
+            if self.spec.mode == "enforce":
+                raise
+            warn("observe: would have blocked %s", error)
+        except LedgerUnavailable as error:
+            if self.spec.mode == "enforce":
+                raise
+            warn("observe: the business date is not compared with earlier runs: %s", error)
 
     def _one_document(self) -> Any:
         task = self._task

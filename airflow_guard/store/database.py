@@ -69,6 +69,7 @@ class LedgerDatabase:
         own = {} if self.dialect == dialects.SQLITE else {"isolation_level": "READ COMMITTED"}
         self.engine = sa.create_engine(parsed, **options, **own)
         self.business_engine = sa.create_engine(parsed, **options)
+        self._autocommit = self.engine.execution_options(isolation_level="AUTOCOMMIT")
         self._relaxed_commit: bool | None = None
         for engine in (self.engine, self.business_engine):
             _prepare(engine, self.dialect)
@@ -129,6 +130,21 @@ class LedgerDatabase:
                 outcome = work(connection)
                 commit(transaction, connection)
             return outcome
+
+    def write_at_once(self, statement: Any, parameters: dict[str, Any]) -> Any:
+        """Execute one writing statement as its own transaction, in one round trip, and return its row.
+
+        :return: ``None`` where a commit needs more than that (see :meth:`durable`), or if it failed: nothing is known
+            then, and the caller repeats the conditional writes through :meth:`write`.
+        """
+        if self._relaxed_commit is not False:
+            return None
+        try:
+            with self._autocommit.connect() as connection:
+                return connection.execute(statement, parameters).one()
+        except (DBAPIError, PoolTimeout) as error:
+            log.info("A write is repeated: %s", error)
+            return None
 
     def durable(self, connection: sa.Connection) -> None:
         """Make the current transaction's commit survive a crash where the server's default does not.

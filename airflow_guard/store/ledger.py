@@ -276,6 +276,21 @@ class Ledger:
             lost |= self.apply(connection, own, COMPLETE, [key_hash], outcome=outcome, follow="none", why=None)
         return lost
 
+    def complete_and_begin(self, own: Ownership, outcomes: Mapping[str, str], begins: Sequence[str]) -> bool:
+        """Record effects as done and others as begun, in one round trip; return whether all of it took effect.
+
+        Where it did not, or cannot be done at once, the caller repeats it through :meth:`complete_each` and
+        :meth:`apply`, which find what did take effect.
+        """
+        if self.statements.complete_and_begin is None:
+            return False
+        lists = {"hashes": outcomes, "outcomes": outcomes.values(), "begins": begins}
+        parameters = {name: dialects.list_value(self.database.dialect, items) for name, items in lists.items()}
+        counts = self.database.write_at_once(
+            self.statements.complete_and_begin, {"d": own.key_date, "token": own.token, **parameters}
+        )
+        return counts is not None and tuple(counts) == (len(outcomes), len(begins))
+
     def fail(self, own: Ownership, hashes: Sequence[str], why: str, *, begun: bool, patience_s: float = 0.0) -> set[str]:
         """Record that effects have certainly not happened (in_progress → failed); return the keys not ours."""
         change = FAIL_BEGUN if begun else FAIL_BEFORE

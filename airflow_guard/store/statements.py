@@ -216,6 +216,7 @@ class Statements:
         """in_progress/begun → completed."""
 
         self.complete_many = self._complete_many()
+        self.complete_and_begin = self._complete_and_begin()
 
     def _complete_many(self) -> Any:
         """in_progress/begun → completed, each key with its own result, in one statement (PostgreSQL)."""
@@ -231,6 +232,29 @@ class Statements:
             )
             .values(**self._to(State.COMPLETED, Phase.DONE, error=sa.null(), result=done.c.r))
         )  # fmt: skip
+
+    def _complete_and_begin(self) -> Any:
+        """Both transitions for two lists of keys in one statement, and so in one round trip (PostgreSQL)."""
+        if self.dialect != dialects.POSTGRES:
+            return None
+        e = self._e
+        keys = dialects.listed(h="begins").subquery("begins")
+        done = self.complete_many.returning(e.c.key_hash).cte("completed")
+        begun = (
+            sa.update(e)
+            .where(
+                e.c.key_date == keys.c.d, e.c.key_hash == keys.c.h, e.c.owner_token == sa.bindparam("token"),
+                self._in(State.IN_PROGRESS, Phase.NONE),
+            )
+            .values(
+                phase=_constant(Phase.BEGUN), begun_at=utc_now(),
+                first_begun_at=sa.func.coalesce(e.c.first_begun_at, utc_now()),
+            )
+            .returning(e.c.key_hash)
+            .cte("begun")
+        )  # fmt: skip
+        counts = (sa.select(sa.func.count()).select_from(each).scalar_subquery() for each in (done, begun))
+        return sa.select(*counts)
 
     # -- endings --------------------------------------------------------------------------------------------
 

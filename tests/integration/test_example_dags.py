@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard import InDoubt, NotAvailableYet, OtherRun
+from airflow_guard import BusinessDateError, InDoubt
 from airflow_guard.demo.receiver import Receiver
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 pytestmark = databases("postgres_embedded")
 
 EXAMPLES = Path(__file__).parents[2] / "dags_examples"
-_numbers = itertools.count(1)
 
 
 class Bank:
@@ -44,20 +42,18 @@ class Bank:
         self.ledger = LedgerDatabase(database.url)
         migrate(self.ledger)
 
-    def run(self, *statements: str, **values: Any) -> None:
-        with self.ledger.engine.begin() as connection:
-            for statement in statements:
-                connection.execute(sa.text(statement), values)
-
-    def fill(self, statement: str, rows: list[dict[str, Any]]) -> None:
+    def run(self, statement: str, rows: list[dict[str, Any]] | None = None) -> None:
+        """Execute a statement, once for each row."""
         with self.ledger.engine.begin() as connection:
             connection.execute(sa.text(statement), rows)
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Return what a query gives."""
         with self.ledger.engine.connect() as connection:
             return [tuple(row) for row in connection.execute(sa.text(query))]
 
     def one(self, query: str) -> Any:
+        """Return the one value that a query gives."""
         ((value,),) = self.rows(query)
         return value
 
@@ -73,17 +69,330 @@ def bank(database: DatabaseUnderTest, airflow_home: Path, monkeypatch: pytest.Mo
 
 
 def example(name: str) -> DAG:
-    """Return the DAG of an example file, under an id that no other test has: Airflow's own database is shared."""
-    from airflow.sdk import DAG
+    """Return the DAG of an example file; what other tests ran of it is forgotten."""
+    from airflow.models.dagrun import DagRun
+    from airflow.utils.session import create_session
 
-    module = run_path(str(EXAMPLES / f"{name}.py"))
-    (dag,) = [value.function() if hasattr(value, "function") else value for value in _dags(module, DAG)]
+    dag: DAG = run_path(str(EXAMPLES / f"{name}.py"))[name]()
+    with create_session() as session:
+        session.execute(sa.delete(DagRun).where(DagRun.dag_id == dag.dag_id))
     return dag
 
 
-def _dags(module: dict[str, Any], kind: type) -> list[Any]:
-    from airflow.sdk.definitions.contextmanager import DagContext
+def berlin(text: str) -> datetime:
+    """Return a local time in Berlin as UTC; in January that is an hour earlier."""
+    return datetime.fromisoformat(f"{text}+01:00").astimezone(UTC)
 
-    found = [dag for dag, _ in DagContext.autoregistered_dags]
-    DagContext.autoregistered_dags.clear()
-    return found
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in EXAMPLES.glob("*.py")))
+def test_an_example_parses_without_any_setup(name: str, airflow_home: Path) -> None:
+    from airflow.serialization import serialized_objects
+
+    dag = run_path(str(EXAMPLES / f"{name}.py"))[name]()
+    serialization = getattr(serialized_objects, "DagSerialization", None) or serialized_objects.SerializedDAG
+    assert serialization.deserialize_dag(serialization.serialize_dag(dag)).dag_id == name
+
+
+# -- monthly settlement -----------------------------------------------------------------------------------
+
+
+def contracts(bank: Bank, count: int) -> None:
+    """Make contracts whose fees differ."""
+    bank.run(
+        "CREATE TABLE contract (contract_no int PRIMARY KEY, contract_id text, holder text, monthly_fee numeric(12, 2))"
+    )
+    bank.run("CREATE TABLE settlement (contract_id text, month_end date, amount numeric(12, 2))")
+    bank.run(
+        "INSERT INTO contract SELECT n, 'C-' || lpad(n::text, 6, '0'), 'Holder ' || n, 5 + (n % 700) / 100.0 "
+        f"FROM generate_series(0, {count - 1}) n"
+    )
+
+
+def settled(bank: Bank) -> tuple[int, int, Decimal]:
+    """Return how many settlements there are, of how many contracts, and their total."""
+    ((count, distinct, total),) = bank.rows(
+        "SELECT count(*), count(DISTINCT contract_id), sum(amount) FROM settlement WHERE month_end = '2026-01-31'"
+    )
+    return count, distinct, total
+
+
+def test_the_settlement_settles_every_contract_once_in_mapped_chunks(
+    bank: Bank, run_dag_test: Callable[..., DagRun]
+) -> None:
+    contracts(bank, 4_100)
+    dag = example("monthly_settlement")
+    fees = bank.one("SELECT sum(monthly_fee) FROM contract")
+
+    run = start_run(dag, logical_at=berlin("2026-01-31 22:00")).go()
+    assert run.states() == {name: "success" for name in ("chunks", "settle[0]", "settle[1]", "settle[2]")}
+    assert settled(bank) == (4_100, 4_100, fees)
+    assert [run.result("settle", index)["executed"] for index in range(3)] == [2_000, 2_000, 100]
+
+    # A clear; then a new holder, which changes nothing of what is owed; then a run by hand in February.
+    run.clear().go(dag)
+    assert [run.result("settle", index)["replayed"] for index in range(3)] == [2_000, 2_000, 100]
+    bank.run("UPDATE contract SET holder = 'Somebody else' WHERE contract_no = 7")
+    by_hand = run_dag_test(
+        dag, logical_date=berlin("2026-02-11 10:00"), run_conf={"business_date": "2026-01-31"}
+    )
+    assert by_hand.state == "success"
+    assert settled(bank) == (4_100, 4_100, fees)
+
+
+def test_the_settlement_refuses_a_day_that_ends_no_month(bank: Bank) -> None:
+    contracts(bank, 10)
+    run = start_run(
+        example("monthly_settlement"), run_type="manual", logical_at=berlin("2026-02-11 10:00")
+    ).go()
+    assert isinstance(run.last("settle", 0).cause, BusinessDateError)
+    assert bank.one("SELECT count(*) FROM settlement") == 0
+
+
+# -- payment file -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bank_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that stands in for the bank's SFTP server."""
+    for name in ("in", "ack"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("AIRFLOW_VAR_BANK_FOLDER", str(tmp_path))
+    return tmp_path
+
+
+def payments(bank: Bank, *due: tuple[str, str, str]) -> None:
+    """Make payments, each an id, a due date and an amount."""
+    bank.run(
+        "CREATE TABLE IF NOT EXISTS payment (end_to_end_id text PRIMARY KEY, iban text, amount numeric(12, 2), "
+        "due_date date, confirmed_at timestamptz)"
+    )
+    bank.run(
+        "INSERT INTO payment VALUES (:id, 'DE02120300000000202051', CAST(:amount AS numeric), CAST(:due AS date))",
+        [{"id": payment, "due": day, "amount": amount} for payment, day, amount in due],
+    )
+
+
+def files(folder: Path) -> list[list[str]]:
+    """Return the payments of each file that the bank can see, oldest first."""
+    orders = sorted((folder / "in").glob("*.xml"), key=lambda path: path.stat().st_mtime_ns)
+    return [[each.text or "" for each in ElementTree.parse(path).iter("EndToEndId")] for path in orders]
+
+
+def test_a_payment_that_is_listed_again_tomorrow_is_not_paid_again(
+    bank: Bank, bank_folder: Path, run_dag_test: Callable[..., DagRun]
+) -> None:
+    payments(bank, ("E-1", "2026-01-29", "10.00"), ("E-2", "2026-01-29", "0.01"), ("E-3", "2026-01-30", "5.00"))
+    dag = example("payment_file")
+
+    thursday = start_run(dag, logical_at=berlin("2026-01-29 14:00")).go()
+    assert thursday.states() == {"send": "success"}
+    assert files(bank_folder) == [["E-1", "E-2"]]
+
+    # On Friday the bank has not confirmed anything yet: all three are due.
+    friday = start_run(dag, logical_at=berlin("2026-01-30 14:00")).go()
+    assert friday.result("send") == {
+        "key_namespace": "payment_file", "operation": "send", "business_date": "2026-01-30", "documents": 3,
+        "executed": 1, "replayed": 2,
+    }  # fmt: skip
+    assert files(bank_folder) == [["E-1", "E-2"], ["E-3"]]
+
+    thursday.clear().go(dag)
+    assert run_dag_test(dag, logical_date=berlin("2026-01-30 15:00")).state == "success"
+    assert files(bank_folder) == [["E-1", "E-2"], ["E-3"]]
+
+
+def test_no_payment_file_is_sent_on_a_target2_holiday(bank: Bank, bank_folder: Path) -> None:
+    payments(bank, ("E-1", "2026-01-01", "10.00"))
+    run = start_run(example("payment_file"), logical_at=berlin("2026-01-01 14:00")).go()
+    assert run.states() == {"send": "skipped"}
+    assert files(bank_folder) == []
+
+
+def test_a_payment_file_that_was_sent_before_its_process_died_is_found_there(
+    bank: Bank, bank_folder: Path
+) -> None:
+    payments(bank, ("E-1", "2026-01-29", "10.00"), ("E-2", "2026-01-29", "0.01"))
+    dag = example("payment_file")
+    send = dag.task_dict["send"]
+    working = send.python_callable
+
+    def dies_after_the_rename(documents: Any, batch_id: str, effect: Any) -> None:
+        with effect:
+            (bank_folder / "in" / f"{batch_id}.xml").write_text("<Document/>")
+            raise SystemExit("as if it had been killed")
+
+    send.python_callable = dies_after_the_rename
+    run = start_run(dag, logical_at=berlin("2026-01-29 14:00")).go()
+    assert run.states()["send"] != "success"
+
+    send.python_callable = working
+    run.clear().go(dag)
+    assert run.states() == {"send": "success"}
+    assert run.result("send")["replayed"] == 2
+    assert len(list((bank_folder / "in").iterdir())) == 1
+
+
+def test_a_payment_file_that_the_bank_has_taken_away_stays_in_doubt(bank: Bank, bank_folder: Path) -> None:
+    payments(bank, ("E-1", "2026-01-29", "10.00"))
+    dag = example("payment_file")
+    send = dag.task_dict["send"]
+    working = send.python_callable
+
+    def dies_and_the_bank_takes_the_file(documents: Any, batch_id: str, effect: Any) -> None:
+        with effect:
+            raise SystemExit("as if it had been killed")
+
+    send.python_callable = dies_and_the_bank_takes_the_file
+    run = start_run(dag, logical_at=berlin("2026-01-29 14:00")).go()
+    send.python_callable = working
+    run.clear().go(dag)
+    assert isinstance(run.last("send").cause, InDoubt)
+    assert files(bank_folder) == []
+
+
+# -- customer notification --------------------------------------------------------------------------------
+
+
+
+
+@contextmanager
+def refusing_mailer() -> Iterator[str]:
+    """A gateway that answers 422 to every notification."""
+
+    class Refuse(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:  # noqa: N802 - the server's name
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(422)
+            self.end_headers()
+            self.wfile.write(b"no such address")
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Refuse) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+
+
+def statements(bank: Bank, *numbers: str) -> None:
+    """Make posted statements of 30 January."""
+    bank.run(
+        "CREATE TABLE IF NOT EXISTS statement (statement_no text PRIMARY KEY, email text, closing numeric(12, 2), "
+        "business_date date)"
+    )
+    bank.run(
+        "INSERT INTO statement VALUES (:no, 'a@example.org', 12.50, '2026-01-30')",
+        [{"no": number} for number in numbers],
+    )
+
+
+def mailer_at(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_MAILER", f"http://127.0.0.1:{address.rpartition(':')[2]}")
+
+
+def event(dag: DAG) -> Any:
+    """Start the run that an update of the asset triggers."""
+    return start_run(dag, run_type="asset_triggered", asset_extras=[{"business_date": "2026-01-30"}])
+
+
+def test_customers_are_notified_once_however_often_the_asset_is_updated(
+    bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_dag_test: Callable[..., DagRun]
+) -> None:
+    statements(bank, *(f"S-{number}" for number in range(40)))
+    dag = example("customer_notification")
+    with Receiver(tmp_path / "journal") as receiver:
+        mailer_at(receiver.address, monkeypatch)
+        run = event(dag).go()
+        assert run.states() == {"notify": "success"}
+        assert run.result("notify")["executed"] == 40
+
+        statements(bank, "S-late")
+        again = event(dag).go()
+        assert (again.result("notify")["executed"], again.result("notify")["replayed"]) == (1, 40)
+        run.clear().go(dag)
+        by_hand = run_dag_test(dag, logical_date=None, run_conf={"business_date": "2026-01-30"})
+        assert by_hand.state == "success"
+
+        calls = receiver.calls()
+    assert calls.total == len(calls.by_statement) == len(calls.by_key) == 41
+
+
+def test_a_notification_is_refused_without_a_date(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    statements(bank, "S-1")
+    run = start_run(example("customer_notification"), run_type="asset_triggered", asset_extras=[{}]).go()
+    assert isinstance(run.last("notify").cause, BusinessDateError)
+    assert bank.one("SELECT count(*) FROM guard_execution") == 0
+
+
+def test_a_mailer_that_is_down_has_received_nothing_and_a_refusal_is_final(
+    bank: Bank, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements(bank, "S-1", "S-2")
+    dag = example("customer_notification")
+    mailer_at("http://127.0.0.1:9", monkeypatch)
+    run = event(dag).go()
+    assert bank.rows("SELECT DISTINCT state FROM guard_execution") == [("failed",)]
+
+    with refusing_mailer() as address:
+        mailer_at(address, monkeypatch)
+        run.clear().go(dag)
+    assert run.states() == {"notify": "success"}  # not more than max_rejected
+    assert bank.rows("SELECT DISTINCT state, error FROM guard_execution") == [("rejected", "no such address")]
+
+    with Receiver(tmp_path / "journal") as receiver:
+        mailer_at(receiver.address, monkeypatch)
+        run.clear().go(dag)
+        assert receiver.calls().total == 0
+
+
+# -- intraday run -----------------------------------------------------------------------------------------
+
+
+def positions(bank: Bank) -> None:
+    bank.run("CREATE TABLE net_position (participant text, business_date date, cycle text, net numeric(12, 2))")
+    bank.run("CREATE TABLE booking (participant text, business_date date, cycle text, amount numeric(12, 2))")
+    bank.run(
+        "INSERT INTO net_position SELECT p, '2026-01-30', c, 100 FROM unnest(ARRAY['A', 'B']) p, "
+        "unnest(ARRAY['09:00', '12:00', '15:00', '18:00']) c"
+    )
+
+
+def bookings(bank: Bank) -> list[tuple[Any, ...]]:
+    return bank.rows("SELECT cycle, participant, count(*) FROM booking GROUP BY 1, 2 ORDER BY 1, 2")
+
+
+def test_each_cycle_of_a_day_is_booked_once(bank: Bank, run_dag_test: Callable[..., DagRun]) -> None:
+    positions(bank)
+    dag = example("intraday_run")
+    runs = [start_run(dag, logical_at=berlin(f"2026-01-30 {hour}:00")).go() for hour in ("09", "12")]
+    assert [run.states() for run in runs] == [{"book": "success"}] * 2
+    expected = [(cycle, participant, 1) for cycle in ("09:00", "12:00") for participant in "AB"]
+    assert bookings(bank) == expected
+
+    for run in runs:
+        run.clear().go(dag)
+    by_hand = {"business_date": "2026-01-30", "cycle": "12:00"}
+    assert run_dag_test(dag, logical_date=berlin("2026-01-31 08:17"), run_conf=by_hand).state == "success"
+    assert bookings(bank) == expected
+
+
+def test_a_run_by_hand_that_does_not_name_its_cycle_books_nothing(bank: Bank) -> None:
+    positions(bank)
+    run = start_run(example("intraday_run"), run_type="manual", logical_at=berlin("2026-01-30 12:17")).go()
+    assert "cycle" in str(run.last("book").error)
+    assert bookings(bank) == []
+    assert bank.one("SELECT count(*) FROM guard_execution") == 0
+
+
+def test_without_the_cycle_the_second_run_of_a_day_would_fail_and_say_so(bank: Bank) -> None:
+    positions(bank)
+    dag = example("intraday_run")
+    dag.task_dict["book"].cycle = ""
+    start_run(dag, logical_at=berlin("2026-01-30 09:00")).go()
+    second = start_run(dag, logical_at=berlin("2026-01-30 12:00")).go()
+    assert second.states() == {"book": "failed"}
+    assert "another automatic run with the same key" in str(second.last("book").error)
+    assert len(bookings(bank)) == 2

@@ -31,7 +31,7 @@ pytestmark = databases("sqlite")
 JANUARY_10 = datetime(2025, 1, 10, 2, tzinfo=UTC)
 
 
-def dag_of(business: Business, *, timezone: str = "UTC", **parameters: Any) -> DAG:
+def dag_of(business: Business, *, timezone: str = "UTC", schedule: Any = None, **parameters: Any) -> DAG:
     """A DAG with one guarded task, which may be triggered in any way."""
     import pendulum
     from airflow.sdk import DAG
@@ -42,7 +42,7 @@ def dag_of(business: Business, *, timezone: str = "UTC", **parameters: Any) -> D
 
     defaults: dict[str, Any] = {"task_id": "post", "python_callable": post, "side_effect": "database", "document": "A"}
     start = pendulum.datetime(2025, 1, 1, tz=timezone)
-    with DAG(business.dag_id, schedule=None, start_date=start) as dag:
+    with DAG(business.dag_id, schedule=schedule, start_date=start) as dag:
         IdempotentOperator(**{**defaults, **parameters})
     return dag
 
@@ -149,7 +149,6 @@ def test_a_rule_that_has_no_date_skips_the_task(business: Business) -> None:
 
     run = start_run(dag(), logical_at=JANUARY_10).go()
     assert run.states() == {"post": "skipped"}
-    assert "not the last day of its month" in str(run.last("post").error)
     assert_untouched(business)
     run = start_run(dag(), logical_at=datetime(2025, 1, 31, tzinfo=UTC)).go()
     assert run.result("post") == "2025-01-31"
@@ -219,11 +218,12 @@ def test_another_task_that_gives_no_date_is_no_date(business: Business) -> None:
 
 
 def test_a_partition_dates_its_run(business: Business) -> None:
-    from airflow import __version__
-
-    if __version__.startswith("3.1"):
+    try:
+        from airflow.sdk import CronPartitionTimetable
+    except ImportError:
         pytest.skip("runs have partitions from Airflow 3.2 on")
-    run = start_run(dag_of(business), run_type="manual", partition_key="2025-03-31").go()
+    dag = dag_of(business, schedule=CronPartitionTimetable("0 0 * * *", timezone="UTC"))
+    run = start_run(dag, run_type="manual", partition_key="2025-03-31").go()
     assert run.result("post") == "2025-03-31"
 
 

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 from sqlalchemy import create_engine, text
 
-from airflow_guard.demo import summary
+from airflow_guard.demo import report, summary
 from airflow_guard.demo.books import create_books, post_statement
 from airflow_guard.demo.offspring import marked
 from airflow_guard.demo.receiver import Receiver
@@ -109,7 +109,7 @@ class _Books:
 
     def verdict(self) -> tuple[bool, dict[str, int]]:
         proof = summary.prove(self.bank, self.statements, self.journal, self.letters, [])
-        right = summary.show(Console(file=io.StringIO()), self.bank, [], proof, self.journal)
+        right = report.show(Console(file=io.StringIO()), self.bank, [], proof, self.journal, "core_banking")
         return right, summary.summary_of(self.bank, proof)
 
 

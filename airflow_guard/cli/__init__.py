@@ -1,0 +1,1 @@
+"""The commands: ``airflow-guard …``, and ``airflow guard …`` where Airflow takes commands of providers."""

@@ -1,0 +1,160 @@
+"""From ``--ledger`` to a ledger: an Airflow connection, or a URL without Airflow."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import sqlalchemy as sa
+
+from airflow_guard.core.commands import without_password
+from airflow_guard.core.errors import ConfigurationError, LedgerNotConfigured
+from airflow_guard.store.database import LedgerDatabase
+from airflow_guard.store.ledger import Ledger
+from airflow_guard.store.migrate import check_migrated
+from airflow_guard.store.tables import Tables
+
+if TYPE_CHECKING:
+    import argparse
+
+    from airflow.sdk import Connection
+
+    from airflow_guard.hooks.settings import GuardSettings
+
+# What Airflow makes of the options of [airflow_guard], so that a URL and a connection find the same tables.
+_ENVIRONMENT = "AIRFLOW__AIRFLOW_GUARD__"
+_DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg", "mysql": "mysql+pymysql",
+            "mariadb": "mariadb+pymysql"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A ledger and how the command line named it.
+
+    :param name: for the commands that messages suggest; ``None``: the configured one.
+    :param deployment: of this Airflow, as far as that is known.
+    """
+
+    ledger: Ledger
+    name: str | None
+    deployment: str
+
+
+def open_ledger(given: argparse.Namespace) -> Opened:
+    """Open the ledger that the arguments name, ready for use.
+
+    :raises LedgerNotConfigured: none is named, or there is no such connection.
+    :raises LedgerNotMigrated: its tables are missing or of another version.
+    :raises LedgerUnavailable: down (a retry helps).
+    """
+    if is_url(given.ledger):
+        database = database_at(given.ledger, _tables(given), create=False)
+        check_migrated(database, ledger=without_password(given.ledger))
+        return Opened(Ledger(database), given.ledger, _setting("deployment") or "default")
+    from airflow_guard.hooks.ledger import ledger_of
+
+    connection, settings = _connection(given)
+    return Opened(ledger_of(connection, settings), given.ledger, settings.deployment)
+
+
+def open_database(given: argparse.Namespace) -> LedgerDatabase:
+    """Return the ledger's database, migrated or not."""
+    if is_url(given.ledger):
+        return database_at(given.ledger, _tables(given), create=True)
+    from airflow_guard.hooks.connections import database_of
+
+    connection, settings = _connection(given)
+    return database_of(connection, Tables(settings.table_prefix, settings.schema))
+
+
+def tables_of(given: argparse.Namespace) -> Tables:
+    """Return the ledger's tables, without a database: from the options, else from Airflow's configuration."""
+    if given.schema and given.table_prefix:
+        return _tables(given)
+    settings = _settings(given)
+    return Tables(settings.table_prefix, settings.schema)
+
+
+def source_engine(given: argparse.Namespace, opened: Opened) -> sa.Engine:
+    """Return the engine of the database that history is read from."""
+    if given.source_url:
+        return database_at(given.source_url, Tables(), create=False).business_engine
+    if not given.conn_id:
+        return opened.ledger.database.business_engine
+    from airflow_guard.hooks.connections import database_of
+
+    connection = _find(given.conn_id)
+    if connection.conn_type in ("postgres", "mysql", "sqlite"):
+        return database_of(connection).business_engine
+    hook = connection.get_hook()  # type: ignore[no-untyped-call]
+    if not hasattr(hook, "get_sqlalchemy_engine"):
+        raise ConfigurationError(f"Connection {given.conn_id!r} ({connection.conn_type}) is no SQL database.")
+    engine: sa.Engine = hook.get_sqlalchemy_engine()
+    return engine
+
+
+def is_url(name: str | None) -> bool:
+    """Return whether a ledger is named by a URL."""
+    return name is not None and "://" in name
+
+
+def database_at(url: str, tables: Tables, *, create: bool) -> LedgerDatabase:
+    """Return the database of a URL; nothing is opened yet.
+
+    :param create: whether a SQLite file that does not exist is made by the first use; otherwise it is
+        refused, since a misspelt path would be an empty ledger.
+    :raises ConfigurationError: no URL, or its driver is not installed.
+    """
+    try:
+        parsed = sa.make_url(url)
+    except sa.exc.ArgumentError:
+        raise ConfigurationError(f"{without_password(url)} is no database URL.") from None
+    parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+    if parsed.get_backend_name() == "sqlite" and not create and not Path(parsed.database or "").is_file():
+        raise LedgerNotConfigured(f"There is no SQLite file {parsed.database!r}.")
+    try:
+        return LedgerDatabase(parsed, tables=tables)
+    except sa.exc.NoSuchModuleError as error:
+        raise ConfigurationError(f"{without_password(url)}: {error}.") from None
+    except ModuleNotFoundError as error:
+        extra = " (pip install 'airflow-guard[mysql]')" if error.name == "pymysql" else ""
+        raise ConfigurationError(
+            f"{without_password(url)} needs {error.name}, which is not installed{extra}."
+        ) from None
+
+
+def _tables(given: argparse.Namespace) -> Tables:
+    prefix = given.table_prefix or _setting("table_prefix") or "guard_"
+    return Tables(prefix, given.schema or _setting("schema"))
+
+
+def _setting(option: str) -> str | None:
+    return os.environ.get(_ENVIRONMENT + option.upper(), "").strip() or None
+
+
+def _settings(given: argparse.Namespace) -> GuardSettings:
+    from airflow_guard.hooks.settings import GuardSettings
+
+    settings = GuardSettings.read()
+    return replace(
+        settings,
+        schema=given.schema or settings.schema,
+        table_prefix=given.table_prefix or settings.table_prefix,
+    )
+
+
+def _connection(given: argparse.Namespace) -> tuple[Connection, GuardSettings]:
+    from airflow_guard.hooks.ledger import ledger_conn_id
+
+    settings = _settings(given)
+    return _find(ledger_conn_id(given.ledger, settings)), settings
+
+
+def _find(conn_id: str) -> Connection:
+    # As Airflow's own commands do: otherwise connections that were made in its UI are not found.
+    os.environ.setdefault("_AIRFLOW_PROCESS_CONTEXT", "server")
+    from airflow_guard.hooks.ledger import find_connection
+
+    return find_connection(conn_id)

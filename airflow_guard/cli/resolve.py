@@ -1,0 +1,178 @@
+"""``resolve``: a person says what became of keys, after seeing what is known of them."""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from typing import TYPE_CHECKING
+
+from airflow_guard.cli import keys, output
+from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli.ledgers import open_ledger
+from airflow_guard.core.decisions import CONSEQUENCES, DECISIONS_OF, Decision, Situation, check_words
+from airflow_guard.core.errors import ResolutionError, StaleResolution
+from airflow_guard.core.states import State
+from airflow_guard.store import listing, resolution
+
+if TYPE_CHECKING:
+    import argparse
+
+    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.listing import KeyView
+    from airflow_guard.store.resolution import Settled
+
+MANY = 100_000
+_SHOWN = 20
+_MEANING = {
+    Decision.HAPPENED: "It counts as done and is never executed again. No result is stored for it.",
+    Decision.DID_NOT_HAPPEN: "The next run executes it. If it did happen after all, it happens twice.",
+    Decision.WAIVE: "It counts as completed, without an effect of this task.",
+    Decision.SEND_AGAIN: "The next run executes it again.",
+    Decision.FOLLOWED_UP: "The task no longer fails for it. The effect is not repeated.",
+}
+
+
+def run(given: argparse.Namespace) -> None:
+    """Settle what the arguments select, all or none."""
+    decision = _decision(given)
+    actor, reason = check_words(keys.actor_of(given), given.reason or "")
+    opened = open_ledger(given)
+    ledger = opened.ledger
+    views = _selected(ledger, given, decision)
+    _check_attempt(views, given)
+    judged = [resolution.Judged(view.key_date, view.row.key_hash, view.row.owner_token) for view in views]
+    settle = partial(
+        resolution.resolve_many, ledger, judged, decision, actor=actor, reason=reason, strict=True
+    )
+    # Refused first, then asked: nobody is asked about what cannot be done.
+    planned = settle(dry_run=True).settled
+    if given.dry_run:
+        _print_settled(planned, given.output, "would become")
+        return
+    if not given.yes:
+        _confirm(views, planned, decision)
+    done = settle().settled
+    _print_settled(done, given.output, "is now")
+    if given.output == "table":
+        output.say(f"{CONSEQUENCES[decision].words} by {actor}: {reason}")
+
+
+def _decision(given: argparse.Namespace) -> Decision:
+    chosen = [decision for decision in Decision if getattr(given, decision.value)]
+    if len(chosen) != 1:
+        options = ", ".join(decision.option for decision in Decision)
+        raise UsageError(f"say one of {options}")
+    return chosen[0]
+
+
+def _selected(ledger: Ledger, given: argparse.Namespace, decision: Decision) -> list[KeyView]:
+    if given.key:
+        if given.dag or given.all:
+            raise UsageError("give either --key, or DAG DATE OPERATION DOCUMENT…")
+        return list(
+            {view.row.key_hash: view for view in (keys.one_key(ledger, key) for key in given.key)}.values()
+        )
+    if not (given.dag and given.date and given.operation):
+        raise UsageError("give --key HASH, or DAG DATE OPERATION and documents")
+    if given.all and given.documents:
+        raise UsageError("give documents, or --all")
+    fitting = frozenset(s for s in Situation if decision in DECISIONS_OF.get(s, ()))
+    documents: list[str | None] = list(keys.documents_of(given.documents)) or [None]
+    found = listing.keys(
+        ledger,
+        listing.Selection(
+            dag=given.dag,
+            business_date=keys.date_of(given.date),
+            operation=given.operation,
+            documents=() if given.all else documents,
+            situations=fitting if given.all else frozenset(),
+            limit=MANY,
+        ),
+    ).keys
+    if not given.all:
+        _check_found(found, documents, given)
+    elif not found:
+        stand = " or ".join(sorted(fitting))
+        raise ResolutionError(f"No key of {given.dag} / {given.operation} / {given.date} is {stand}.")
+    return found
+
+
+def _check_found(found: list[KeyView], documents: list[str | None], given: argparse.Namespace) -> None:
+    where = f"{given.dag} / {given.operation} / {given.date}"
+    have = [view.row.document for view in found]
+    missing = [document for document in documents if document not in have]
+    if missing:
+        named = ", ".join("(whole run)" if each is None else each for each in missing)
+        raise ResolutionError(
+            f"The ledger has no key {where} / {named}. To see what it has: airflow-guard show {given.dag} "
+            f"{given.date}"
+        )
+    if len(have) > len(set(have)):
+        several = "; ".join(f"{view.text}: --key {view.row.key_hash}" for view in found)
+        raise ResolutionError(
+            f"Several keys fit (cycles, or once per document). Choose one by its key: {several}"
+        )
+
+
+def _check_attempt(views: list[KeyView], given: argparse.Namespace) -> None:
+    for view in views:
+        row = view.row
+        if given.attempt is not None and row.attempt != given.attempt:
+            raise StaleResolution(
+                f"{view.text}: its last attempt is {row.attempt}, not {given.attempt}. Nothing was changed."
+            )
+        if given.owner_token is not None and row.owner_token != given.owner_token:
+            raise StaleResolution(
+                f"{view.text}: its last attempt has owner token {row.owner_token}, not {given.owner_token}. "
+                "Nothing was changed."
+            )
+
+
+def _confirm(views: list[KeyView], planned: list[Settled], decision: Decision) -> None:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ResolutionError("This is no terminal, so nobody can be asked. Give --yes. Nothing was changed.")
+    batches = {settled.batch_id for settled in planned if settled.batch_id}
+    for view in views[:_SHOWN]:
+        output.say(view.text, "bold")
+        facts = keys.facts(view, sum(settled.batch_id == view.row.batch_id for settled in planned))
+        output.block({label: fact for label, fact in facts.items() if label != "key"})
+        output.say()
+    if len(views) > _SHOWN:
+        output.say(f"… and {len(views) - _SHOWN:,} more")
+    along = sum(not settled.asked for settled in planned)
+    if along:
+        output.say(
+            f"{along:,} more documents of {'the same batch' if len(batches) == 1 else 'these batches'} go "
+            "with it."
+        )
+    output.say(f"{decision.option.removeprefix('--').replace('-', ' ')}: {_MEANING[decision]}", "bold")
+    what = "this key" if len(planned) == 1 else f"these {len(planned):,} keys"
+    answer = input(f"Record that for {what}? [yes/no] ")
+    if answer.strip().lower() not in ("y", "yes"):
+        raise ResolutionError("Not confirmed. Nothing was changed.")
+
+
+def _print_settled(settled: list[Settled], form: str, becomes: str) -> None:
+    if form == "table":
+        for each in settled[:_SHOWN]:
+            along = "" if each.asked else " (same batch)"
+            output.say(f"{each.key_text}: was {each.before.value}, {becomes} {_after(each)}{along}")
+        if len(settled) > _SHOWN:
+            output.say(f"… and {len(settled) - _SHOWN:,} more")
+        return
+    rows = [
+        {"key": each.key_hash, "text": each.key_text, "attempt": each.attempt, "from": each.before.value,
+         "to": each.after.value, "batch_id": each.batch_id, "asked": each.asked}
+        for each in settled
+    ]  # fmt: skip
+    output.records(rows, form)
+
+
+def _after(settled: Settled) -> str:
+    if settled.before is settled.after:
+        return f"{settled.after.value}, follow-up settled"
+    return (
+        f"{settled.after.value}, so the next run executes it"
+        if settled.after is State.FAILED
+        else settled.after.value
+    )

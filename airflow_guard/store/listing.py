@@ -1,0 +1,375 @@
+"""The read model: keys as people look at them. Commands and pages read here, and nowhere else with SQL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from airflow_guard.core.decisions import UNFINISHED, Situation, situation_of
+from airflow_guard.core.errors import ResolutionError
+from airflow_guard.core.keys import DATELESS, KeySpace
+from airflow_guard.core.states import FollowUp, Phase, State
+from airflow_guard.store import aliases
+from airflow_guard.store.dialects import utc_now
+from airflow_guard.store.ledger import describe
+from airflow_guard.store.rows import ledger_row
+from airflow_guard.store.task_runs import aware
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import date, datetime
+
+    from airflow_guard.core.guard import LedgerRow, TaskIdentity
+    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.tables import Tables
+
+DEFAULT_LIMIT = 50
+SHORTEST_PREFIX = 6
+_KEY_HEX = 32
+# What wants attention comes first, however many keys are done.
+_ORDER = (
+    Situation.IN_DOUBT, Situation.FOLLOW_UP_OPEN, Situation.REJECTED, Situation.FAILED, Situation.ABANDONED,
+    Situation.RUNNING, Situation.FOLLOW_UP_RUNNING, Situation.DONE,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which keys; every part narrows it.
+
+    :param dag: a DAG: its own namespace and those that its tasks used (also before renames).
+    :param documents: normalised ids, ``None`` for the run as a whole; empty: all.
+    :param situations: empty: all.
+    """
+
+    dag: str | None = None
+    business_date: date | None = None
+    operation: str | None = None
+    documents: Sequence[str | None] = ()
+    situations: frozenset[Situation] = frozenset()
+    limit: int = DEFAULT_LIMIT
+
+
+@dataclass(frozen=True, slots=True)
+class KeyView:
+    """One key with all that the ledger knows of it now.
+
+    :param text: the key as a person reads it.
+    :param once_per: ``date`` or ``document``.
+    """
+
+    key_date: date
+    key_namespace: str
+    operation: str
+    business_date: date
+    cycle: str
+    text: str
+    row: LedgerRow
+    claimed_at: datetime | None
+    begun_at: datetime | None
+    finished_at: datetime | None
+
+    @property
+    def once_per(self) -> str:
+        """Whether the key holds once per date or once per document."""
+        return "document" if self.key_date == DATELESS else "date"
+
+    @property
+    def situation(self) -> Situation:
+        """Where the key stands, with what the database's clock says of its lease."""
+        return situation_of(self.row)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Keys, those that want attention first.
+
+    :param more: whether there are more than the limit.
+    """
+
+    keys: list[KeyView]
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """One entry of the audit.
+
+    :param by: the task try that it is about, if any.
+    """
+
+    at: datetime | None
+    kind: str
+    actor: str
+    reason: str
+    from_state: str | None
+    to_state: str | None
+    attempt: int | None
+    key_text: str
+    by: TaskIdentity | None
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The whole life of one key.
+
+    :param events: oldest first, also those of its names before a rename.
+    :param renames: what led here, oldest first.
+    :param batch_documents: how many keys its batch has; 0 without one.
+    """
+
+    key: KeyView
+    events: list[EventView] = field(default_factory=list)
+    renames: list[aliases.Alias] = field(default_factory=list)
+    batch_documents: int = 0
+
+
+def keys(ledger: Ledger, selection: Selection) -> Listing:
+    """Return the keys of a selection: unfinished ones first, then the newest business dates.
+
+    :raises LedgerUnavailable: the database is down (a retry helps).
+    """
+    wanted = selection.situations or frozenset(Situation)
+    found: list[Any] = []
+
+    def read(connection: sa.Connection) -> list[Any]:
+        where = _conditions(connection, ledger.database.tables, selection)
+        for part in (wanted & UNFINISHED, wanted - UNFINISHED):
+            room = selection.limit + 1 - len(found)
+            if part and room > 0:
+                found.extend(connection.execute(_select(ledger, where, part).limit(room)))
+        return found
+
+    rows = ledger.database.read(read)
+    return Listing(_views(ledger, rows[: selection.limit]), len(rows) > selection.limit)
+
+
+def counts(ledger: Ledger, selection: Selection) -> dict[Situation, int]:
+    """Return how many keys of a selection stand where. Reads all of them: give a date, or few have it.
+
+    :raises LedgerUnavailable: the database is down (a retry helps).
+    """
+    tables = ledger.database.tables
+    stands = _stands(tables)
+    which = sa.case(*((condition, situation.value) for situation, condition in stands.items()))
+
+    def read(connection: sa.Connection) -> list[Any]:
+        where = _conditions(connection, tables, selection)
+        if selection.situations:
+            where.append(sa.or_(*(stands[situation] for situation in selection.situations)))
+        counted = sa.select(which.label("situation"), sa.func.count().label("keys")).select_from(
+            _joined(tables)
+        )
+        return list(connection.execute(counted.where(*where).group_by(sa.literal_column("situation"))))
+
+    found = {Situation(row.situation): int(row.keys) for row in ledger.database.read(read)}
+    return {situation: found[situation] for situation in _ORDER if situation in found}
+
+
+def find(ledger: Ledger, prefix: str) -> list[KeyView]:
+    """Return the keys whose hash begins so; two at most, since the second says that the prefix is too short.
+
+    :param prefix: 6 to 32 hex characters.
+    :raises ResolutionError: it cannot be the beginning of a key. A retry does not help.
+    """
+    prefix = prefix.strip().lower()
+    if not SHORTEST_PREFIX <= len(prefix) <= _KEY_HEX or set(prefix) - set("0123456789abcdef"):
+        raise ResolutionError(
+            f"{prefix!r} is no key: a key is {_KEY_HEX} hex characters; its first {SHORTEST_PREFIX} or more "
+            "will do."
+        )
+    e = ledger.database.tables.execution
+    dates = _dates(e)
+    # "g" comes after every hex digit: a range, which the primary key answers date by date.
+    begins = (
+        sa.select(e.c.key_date, e.c.key_hash)
+        .select_from(dates.join(e, e.c.key_date == dates.c.d))
+        .where(e.c.key_hash >= prefix, e.c.key_hash < f"{prefix}g")
+        .limit(2)
+    )
+
+    def read(connection: sa.Connection) -> list[Any]:
+        return [
+            row
+            for key in connection.execute(begins).all()
+            for row in ledger.statements.read.run(connection, key.key_date, [key.key_hash])
+        ]
+
+    return _views(ledger, ledger.database.read(read))
+
+
+def exactly(ledger: Ledger, space: KeySpace, documents: Sequence[str | None]) -> list[KeyView]:
+    """Return the keys of documents that the ledger has, in no order.
+
+    :param space: with the names that the ledger uses now.
+    :param documents: normalised ids, ``None`` for the run as a whole.
+    """
+    hasher = space.hasher()
+    hashes = [hasher.key_hash(document) for document in documents]
+    rows = ledger.database.read(lambda c: ledger.statements.read.run(c, space.key_date, hashes).all())
+    return _views(ledger, rows)
+
+
+def life(ledger: Ledger, view: KeyView) -> Life:
+    """Return the whole life of a key: its events, also those under earlier names, and its renames.
+
+    :raises LedgerUnavailable: the database is down (a retry helps).
+    """
+    tables = ledger.database.tables
+
+    def read(connection: sa.Connection) -> tuple[list[Any], list[aliases.Alias], int]:
+        former = aliases.former_names(connection, tables, (view.key_namespace, view.operation))
+        renames = [alias for name in former if (alias := aliases.find(connection, tables, name)) is not None]
+        renames.sort(key=lambda alias: str(alias.created_at))
+        hashes = [view.row.key_hash, *(_hash_under(view, name) for name in former)]
+        return _events(connection, tables, view, hashes), renames, _batch_size(connection, tables, view)
+
+    found, renames, batch = ledger.database.read(read)
+    people = ledger.identities(row.task_run_id for row in found if row.task_run_id is not None)
+    events = [
+        EventView(
+            aware(row.at), row.kind, row.actor, row.reason, row.from_state, row.to_state, row.attempt,
+            row.key_text, people.get(row.task_run_id),
+        )
+        for row in found
+    ]  # fmt: skip
+    return Life(view, events, renames, batch)
+
+
+def other_deployments(ledger: Ledger, deployment: str) -> list[str]:
+    """Return the names of other deployments that worked with this ledger, if this one never did."""
+    run = ledger.database.tables.task_run
+    names = ledger.database.read(
+        lambda connection: connection.execute(sa.select(run.c.deployment).distinct()).scalars().all()
+    )
+    return [] if deployment in names else sorted(names)
+
+
+def _views(ledger: Ledger, rows: Iterable[Any]) -> list[KeyView]:
+    rows = list(rows)
+    ids = {run for row in rows for run in (row.task_run_id, row.first_task_run_id) if run is not None}
+    people = ledger.identities(ids)
+    return [
+        KeyView(
+            row.key_date, row.key_namespace, row.operation, row.business_date, row.cycle, describe(row),
+            ledger_row(row, people), aware(row.claimed_at), aware(row.begun_at), aware(row.finished_at),
+        )
+        for row in rows
+    ]  # fmt: skip
+
+
+def _joined(tables: Tables) -> sa.FromClause:
+    e, lease = tables.execution, tables.lease
+    return e.outerjoin(lease, lease.c.task_run_id == e.c.task_run_id)
+
+
+def _stands(tables: Tables) -> dict[Situation, sa.ColumnElement[bool]]:
+    """Return :func:`~airflow_guard.core.decisions.situation_of` as conditions."""
+    e = tables.execution
+    # Not "expires_at > now": without a lease that is NULL, and its negation too.
+    alive = sa.case((tables.lease.c.expires_at > utc_now(), 1), else_=0) == 1
+    in_progress, completed = e.c.state == State.IN_PROGRESS.value, e.c.state == State.COMPLETED.value
+    before = e.c.phase == Phase.NONE.value
+    pending = e.c.follow_up == FollowUp.PENDING.value
+    open_ = sa.or_(e.c.follow_up == FollowUp.FAILED.value, sa.and_(pending, sa.not_(alive)))
+    return {
+        Situation.RUNNING: sa.and_(in_progress, alive),
+        Situation.ABANDONED: sa.and_(in_progress, sa.not_(alive), before),
+        Situation.IN_DOUBT: sa.or_(
+            e.c.state == State.IN_DOUBT.value, sa.and_(in_progress, sa.not_(alive), sa.not_(before))
+        ),
+        Situation.FOLLOW_UP_RUNNING: sa.and_(completed, pending, alive),
+        Situation.FOLLOW_UP_OPEN: sa.and_(completed, open_),
+        Situation.DONE: sa.and_(completed, e.c.follow_up.in_([FollowUp.NONE.value, FollowUp.SETTLED.value])),
+        Situation.FAILED: e.c.state == State.FAILED.value,
+        Situation.REJECTED: e.c.state == State.REJECTED.value,
+    }
+
+
+def _select(ledger: Ledger, where: Sequence[sa.ColumnElement[bool]], part: Iterable[Situation]) -> Any:
+    tables = ledger.database.tables
+    e, stands = tables.execution, _stands(tables)
+    ranks = [(stands[situation], rank) for rank, situation in enumerate(_ORDER)]
+    part = set(part)
+    conditions = [*where, sa.or_(*(stands[situation] for situation in _ORDER if situation in part))]
+    if part <= UNFINISHED:
+        # Said once more in the words of the partial index.
+        open_follow_ups = e.c.follow_up.in_([FollowUp.PENDING.value, FollowUp.FAILED.value])
+        conditions.append(sa.or_(e.c.state != State.COMPLETED.value, open_follow_ups))
+    order = [sa.case(*ranks)] if len(part) > 1 else []
+    newest = (e.c.business_date.desc(), e.c.key_namespace, e.c.operation, e.c.cycle, e.c.document)
+    return ledger.statements.read_where.where(*conditions).order_by(*order, *newest)
+
+
+def _conditions(
+    connection: sa.Connection, tables: Tables, selection: Selection
+) -> list[sa.ColumnElement[bool]]:
+    e = tables.execution
+    conditions: list[sa.ColumnElement[bool]] = []
+    if selection.business_date is not None:
+        conditions.append(e.c.business_date == selection.business_date)
+    if selection.dag is not None:
+        conditions.append(_of_dag(connection, tables, selection))
+    elif selection.operation is not None:
+        conditions.append(e.c.operation == selection.operation)
+    if selection.documents:
+        named = e.c.document.in_([each for each in selection.documents if each is not None])
+        conditions.append(sa.or_(named, e.c.document.is_(None)) if None in selection.documents else named)
+    return conditions
+
+
+def _of_dag(connection: sa.Connection, tables: Tables, selection: Selection) -> sa.ColumnElement[bool]:
+    """Return what belongs to a DAG: its namespace, and the operations that its tasks worked on elsewhere."""
+    e, run = tables.execution, tables.task_run
+    dag, operation = str(selection.dag), selection.operation
+    used = sa.select(run.c.key_namespace, run.c.operation).where(run.c.dag_id == dag).distinct()
+    if selection.business_date is not None:
+        used = used.where(run.c.business_date == selection.business_date)
+    if operation is not None:
+        used = used.where(run.c.operation == operation)
+    names = {(row[0], row[1]) for row in connection.execute(used)}
+    names |= {(dag, operation)} if operation is not None else set()
+    now = {aliases.follow(connection, tables, name)[-1] for name in names}
+    own = e.c.key_namespace == dag
+    if operation is not None:
+        own = sa.and_(own, e.c.operation == operation)
+    elsewhere = [
+        sa.and_(e.c.key_namespace == namespace, e.c.operation == name) for namespace, name in sorted(now)
+    ]
+    return sa.or_(own, *elsewhere)
+
+
+def _dates(execution: sa.Table) -> sa.CTE:
+    """Return the dates that keys have, found one after another in the primary key instead of in every row."""
+    first = sa.select(sa.func.min(execution.c.key_date).label("d")).cte("dates", recursive=True)
+    later = execution.alias("later")
+    following = sa.select(sa.func.min(later.c.key_date)).where(later.c.key_date > first.c.d)
+    return first.union_all(sa.select(following.scalar_subquery()).where(first.c.d.is_not(None)))
+
+
+def _hash_under(view: KeyView, name: aliases.Name) -> str:
+    space = KeySpace(*name, view.key_date, view.cycle, view.once_per)
+    return space.hasher().key_hash(view.row.document)
+
+
+def _events(connection: sa.Connection, tables: Tables, view: KeyView, hashes: Sequence[str]) -> list[Any]:
+    v = tables.event
+    about = sa.and_(v.c.key_date == view.key_date, v.c.key_hash.in_(hashes))
+    if view.row.task_run_id is None:
+        # Adopted: one event for the whole adoption, which carries the same owner token.
+        about = sa.or_(about, sa.and_(v.c.kind == "adopt", v.c.owner_token == view.row.owner_token))
+    return list(connection.execute(sa.select(v).where(about).order_by(v.c.id)))
+
+
+def _batch_size(connection: sa.Connection, tables: Tables, view: KeyView) -> int:
+    if view.row.batch_id is None:
+        return 0
+    e = tables.execution
+    members = sa.select(sa.func.count()).where(
+        e.c.key_date == view.key_date,
+        e.c.batch_id == view.row.batch_id,
+        e.c.owner_token == view.row.owner_token,
+    )
+    return int(connection.execute(members).scalar_one())

@@ -1,0 +1,7 @@
+"""Fixtures of the chaos suite."""
+
+from __future__ import annotations
+
+from tests.chaos import fixtures
+
+books = fixtures.books
