@@ -26,14 +26,15 @@ def run(given: argparse.Namespace) -> None:
     """Adopt all rows of the source, or none."""
     _check(given)
     actor, reason = check_words(keys.actor_of(given), given.reason or "")
-    opened = open_ledger(given)
-    operation = adoption.Operation(
-        given.namespace, given.operation, given.once_per, given.cycle or "", _deployment(given, opened)
-    )
-    with _rows(given, opened) as rows:
-        done = adoption.adopt(
-            opened.ledger, operation, rows, actor=actor, reason=reason, dry_run=given.dry_run
+    with open_ledger(given) as opened:
+        deployment = _deployment(given, opened)
+        operation = adoption.Operation(
+            given.namespace, given.operation, given.once_per, given.cycle or "", deployment
         )
+        with _rows(given, opened) as rows:
+            done = adoption.adopt(
+                opened.ledger, operation, rows, actor=actor, reason=reason, dry_run=given.dry_run
+            )
     _print(done, given)
 
 
@@ -64,8 +65,12 @@ def _deployment(given: argparse.Namespace, opened: Opened) -> str:
 @contextmanager
 def _rows(given: argparse.Namespace, opened: Opened) -> Iterator[Iterator[HistoryRow]]:
     if given.sql:
-        with history.sql_rows(source_engine(given, opened), given.sql) as rows:
-            yield rows
+        engine = source_engine(given, opened)
+        try:
+            with history.sql_rows(engine, given.sql) as rows:
+                yield rows
+        finally:
+            engine.dispose()
     elif given.csv == "-":
         yield history.csv_rows(sys.stdin, given.delimiter)
     else:

@@ -243,7 +243,7 @@ _LATER = tuple(
         name,
         f"{what} (not in this version)",
         f"airflow_guard.cli.later:{name}",
-        (Argument("ignored", nargs="*", metavar="…", help="nothing yet"),),
+        (Argument("ignored", nargs="*", metavar="…", help="nothing yet"), *_LEDGER),
         hidden=True,
     )
     for name, what in (

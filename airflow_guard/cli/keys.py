@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_guard.store.ledger import Ledger
     from airflow_guard.store.listing import KeyView
 
-SHORT_KEY = 12
+SHORT_KEY = 10
 STYLES = {
     Situation.IN_DOUBT: "bold red", Situation.FOLLOW_UP_OPEN: "bold red", Situation.REJECTED: "yellow",
     Situation.FAILED: "yellow", Situation.ABANDONED: "yellow", Situation.RUNNING: "cyan",
@@ -111,7 +111,7 @@ def short(view: KeyView) -> dict[str, Any]:
         "document": row.document if row.document is not None else "(whole run)",
         "key": row.key_hash[:SHORT_KEY],
         "attempt": row.attempt,
-        "at (UTC)": f"{at:%Y-%m-%d %H:%M:%S}" if at else None,
+        "at (UTC)": f"{at:%Y-%m-%d %H:%M}" if at else None,
         "error or result": _outcome(view),
         "run": f"{run.run_id}, try {run.try_number}" if run else "adopted",
     }
@@ -155,13 +155,15 @@ def full(view: KeyView) -> dict[str, Any]:
 def facts(view: KeyView, batch_documents: int = 0) -> dict[str, str | None]:
     """Return what a person needs to decide: when, by which run, what is known."""
     row = view.row
-    batch = f"{row.batch_id} ({batch_documents:,} documents, settled together)" if row.batch_id else None
-    lease = "over" if row.lease_over else "alive"
+    given, batch = " (what the receiver was given)", None
+    if row.batch_id:
+        batch = f"{row.batch_id} ({batch_documents:,} documents, settled together; {given[2:]}"
+    lease = "its lease is over" if row.lease_over else "its lease is alive"
     unfinished = view.situation is not Situation.DONE
     first = row.first_run.describe() if row.first_run else None
     return {
         "key": row.key_hash,
-        "idempotency key": f"{row.idempotency_key} (what the receiver was given)",
+        "idempotency key": row.idempotency_key + ("" if row.batch_id else given),
         "batch": batch,
         "deployment": row.deployment,
         "once per document": f"first listed for {view.business_date}"
@@ -169,11 +171,11 @@ def facts(view: KeyView, batch_documents: int = 0) -> dict[str, str | None]:
         else None,
         "attempt": f"{row.attempt}, {row.done_by}",
         "first claimed by": first if row.first_run != row.last_run else None,
-        "lease": f"{lease}; last sign of life {age(row.last_sign_age_s)} ago" if unfinished else None,
         "claimed": instant(view.claimed_at),
         "effect begun": instant(view.begun_at),
         "finished": instant(view.finished_at),
-        "known": row.error,
+        "last sign of life": f"{age(row.last_sign_age_s)} ago; {lease}" if unfinished else None,
+        "note": row.error,
         "result": (row.result if has_result(row.result) else "none stored") if not unfinished else None,
     }
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import sys
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +21,7 @@ from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Iterator
 
     from airflow.sdk import Connection
 
@@ -42,13 +46,22 @@ class Opened:
     deployment: str
 
 
-def open_ledger(given: argparse.Namespace) -> Opened:
-    """Open the ledger that the arguments name, ready for use.
+@contextmanager
+def open_ledger(given: argparse.Namespace) -> Iterator[Opened]:
+    """Open the ledger that the arguments name, ready for use; its connections are closed at the end.
 
     :raises LedgerNotConfigured: none is named, or there is no such connection.
     :raises LedgerNotMigrated: its tables are missing or of another version.
     :raises LedgerUnavailable: down (a retry helps).
     """
+    opened = _opened(given)
+    try:
+        yield opened
+    finally:
+        opened.ledger.database.dispose()
+
+
+def _opened(given: argparse.Namespace) -> Opened:
     if is_url(given.ledger):
         database = database_at(given.ledger, _tables(given), create=False)
         check_migrated(database, ledger=without_password(given.ledger))
@@ -59,8 +72,17 @@ def open_ledger(given: argparse.Namespace) -> Opened:
     return Opened(ledger_of(connection, settings), given.ledger, settings.deployment)
 
 
-def open_database(given: argparse.Namespace) -> LedgerDatabase:
-    """Return the ledger's database, migrated or not."""
+@contextmanager
+def open_database(given: argparse.Namespace) -> Iterator[LedgerDatabase]:
+    """Open the ledger's database, migrated or not; its connections are closed at the end."""
+    database = _database(given)
+    try:
+        yield database
+    finally:
+        database.dispose()
+
+
+def _database(given: argparse.Namespace) -> LedgerDatabase:
     if is_url(given.ledger):
         return database_at(given.ledger, _tables(given), create=True)
     from airflow_guard.hooks.connections import database_of
@@ -137,12 +159,21 @@ def _setting(option: str) -> str | None:
 def _settings(given: argparse.Namespace) -> GuardSettings:
     from airflow_guard.hooks.settings import GuardSettings
 
+    _keep_logs_out_of_data()
     settings = GuardSettings.read()
     return replace(
         settings,
         schema=given.schema or settings.schema,
         table_prefix=given.table_prefix or settings.table_prefix,
     )
+
+
+def _keep_logs_out_of_data() -> None:
+    """Send what Airflow 3.2 and newer log to standard output to standard error: data is printed there."""
+    logging.getLogger("alembic").setLevel(logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, logging.StreamHandler) and handler.stream is sys.stdout:
+            handler.setStream(sys.stderr)
 
 
 def _connection(given: argparse.Namespace) -> tuple[Connection, GuardSettings]:

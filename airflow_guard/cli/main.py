@@ -26,7 +26,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     :param arguments: without the program's name; ``None``: of this process.
     """
     parser = _parser()
-    given = parser.parse_args(arguments)
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown and not (given.command and given.command.hidden):
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if given.command is None:
         parser.print_help()
         return USAGE

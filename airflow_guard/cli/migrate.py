@@ -12,6 +12,8 @@ from airflow_guard.store.migrate import current_revision, head_revision, migrate
 if TYPE_CHECKING:
     import argparse
 
+    from airflow_guard.store.database import LedgerDatabase
+
 
 def run(given: argparse.Namespace) -> None:
     """Create or upgrade the tables, or print the statements that would."""
@@ -20,15 +22,26 @@ def run(given: argparse.Namespace) -> None:
     if given.dialect:
         print(migration_sql(given.dialect, tables_of(given)))
         return
-    database = open_database(given)
-    where = database.url.render_as_string(hide_password=True)
-    if given.sql:
-        current = current_revision(database)
-        if current == head_revision():
-            output.note(f"The ledger in {where} has version {current}: there is nothing to do.")
-            return
-        print(migration_sql(database.dialect, database.tables, from_revision=current))
-        return
+    with open_database(given) as database:
+        if given.sql:
+            _print_script(database)
+        else:
+            _migrate(database)
+
+
+def _migrate(database: LedgerDatabase) -> None:
     applied = migrate(database)
     did = f"migrated to version {applied[-1]}" if applied else f"has version {head_revision()} already"
-    output.say(f"The ledger in {where} {did}.")
+    output.say(f"The ledger in {_where(database)} {did}.")
+
+
+def _print_script(database: LedgerDatabase) -> None:
+    current = current_revision(database)
+    if current == head_revision():
+        output.note(f"The ledger in {_where(database)} has version {current}: there is nothing to do.")
+        return
+    print(migration_sql(database.dialect, database.tables, from_revision=current))
+
+
+def _where(database: LedgerDatabase) -> str:
+    return database.url.render_as_string(hide_password=True)

@@ -15,8 +15,10 @@ from rich.text import Text
 from airflow_guard.cli.definitions import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
+
+    from rich.console import OverflowMethod
 
 Record = dict[str, Any]
 """One row: column name to JSON value."""
@@ -24,7 +26,8 @@ Record = dict[str, Any]
 _PIPED_WIDTH = 200
 # Between two columns: a space, a bar and a space.
 _SEPARATOR = 3
-_NARROWEST = 3
+# A column that would be cut to less is left out.
+_NARROWEST = 10
 # The labels of a block stand in a column of this width.
 _LABEL = 18
 
@@ -76,23 +79,21 @@ def record(one: Record, output: str) -> None:
         records([one], output)
 
 
-def block(facts: Mapping[str, str | None]) -> None:
-    """Print labelled facts, a line each; ``None`` is left out."""
-    out = console()
+def block(facts: Iterable[tuple[str, str | None]]) -> None:
+    """Print labelled facts, a line each, long ones wrapped under themselves; ``None`` is left out."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(min_width=_LABEL, no_wrap=True, style="dim")
     grid.add_column(overflow="fold")
-    for label, value in facts.items():
+    for label, value in facts:
         if value is not None:
             grid.add_row(label, Text(printable(value)))
-    out.print(grid)
+    console().print(grid)
 
 
 def command_lines(commands: Mapping[str, str]) -> None:
-    """Print commands to copy: never wrapped, never abbreviated."""
-    width = max(map(len, commands)) + 3
+    """Print commands to copy: each on a line of its own, never wrapped."""
     for label, line in commands.items():
-        print(f"  {label + ':':<{width}}{line}")
+        print(f"  {label}:\n    {line}")
 
 
 def instant(at: datetime | None) -> str | None:
@@ -128,30 +129,30 @@ def _cell(value: Any) -> str:
 
 
 def _table(rows: Sequence[Record], styles: Mapping[Any, str], width: int | None) -> Table:
-    """Return a table; on a terminal of some width its last columns are cut, so that each row is one line."""
-    table = Table(box=ASCII_DOUBLE_HEAD, show_edge=False, pad_edge=False)
+    """Return a table. On a terminal (``width``) a row is one line: the last columns are cut, or left out."""
     names = list(rows[0])
     cells = [[_cell(value) for value in row.values()] for row in rows]
-    widths: list[int | None] = [None] * len(names) if width is None else _fitted(names, cells, width)
-    for name, fitted in zip(names, widths, strict=True):
-        table.add_column(
-            name, overflow="fold" if width is None else "ellipsis", no_wrap=width is not None, width=fitted
-        )
-    for first, *others in cells:
-        table.add_row(Text(first, style=styles.get(first, "")), *(Text(other) for other in others))
+    widths: Sequence[int | None] = [None] * len(names) if width is None else _fitted(names, cells, width)
+    table = Table(box=ASCII_DOUBLE_HEAD, show_edge=False, pad_edge=False)
+    overflow: OverflowMethod = "fold" if width is None else "ellipsis"
+    for name, fitted in zip(names, widths, strict=False):
+        table.add_column(name, overflow=overflow, no_wrap=width is not None, width=fitted)
+    for line in cells:
+        first, *others = line[: len(widths)]
+        table.add_row(Text(first, style=styles.get(first, "")), *map(Text, others))
     return table
 
 
-def _fitted(names: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int | None]:
-    """Return column widths: each as wide as its cells, the last ones cut to what is left."""
+def _fitted(names: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Return the widths of as many columns as fit; the last one that does is cut to what is left."""
+    fitted: list[int] = []
     left = width
-    fitted: list[int | None] = []
     for column, name in enumerate(names):
         wanted = max(cell_len(text) for text in (name, *(row[column] for row in cells)))
-        later = _SEPARATOR * (len(names) - column - 1)
-        given = max(min(wanted, left - later), _NARROWEST)
-        fitted.append(given)
-        left -= given + _SEPARATOR
+        if fitted and left < min(wanted, _NARROWEST):
+            break
+        fitted.append(min(wanted, left))
+        left -= fitted[-1] + _SEPARATOR
     return fitted
 
 

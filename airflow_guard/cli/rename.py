@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from airflow_guard.cli import keys, output
 from airflow_guard.cli.ledgers import open_ledger
 from airflow_guard.core.decisions import check_words
-from airflow_guard.store.rename import rename
+from airflow_guard.store.rename import Renamed, rename
 
 if TYPE_CHECKING:
     import argparse
@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 def run(given: argparse.Namespace) -> None:
     """Rename, or say what a rename would do."""
     actor, reason = check_words(keys.actor_of(given), given.reason or "")
-    opened = open_ledger(given)
-    done = rename(
-        opened.ledger,
+    old_name, new_name = (
         (given.old_namespace, given.old_operation),
         (given.new_namespace, given.new_operation),
-        actor=actor,
-        reason=reason,
-        dry_run=given.dry_run,
     )
+    with open_ledger(given) as opened:
+        done = rename(opened.ledger, old_name, new_name, actor=actor, reason=reason, dry_run=given.dry_run)
+    _print(done, given)
+
+
+def _print(done: Renamed, given: argparse.Namespace) -> None:
     states = {state.value: count for state, count in sorted(done.keys.items())}
     old, new = " / ".join(done.old), " / ".join(done.new)
     if given.output != "table":

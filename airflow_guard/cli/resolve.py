@@ -36,8 +36,11 @@ def run(given: argparse.Namespace) -> None:
     """Settle what the arguments select, all or none."""
     decision = _decision(given)
     actor, reason = check_words(keys.actor_of(given), given.reason or "")
-    opened = open_ledger(given)
-    ledger = opened.ledger
+    with open_ledger(given) as opened:
+        _resolve(opened.ledger, given, decision, actor, reason)
+
+
+def _resolve(ledger: Ledger, given: argparse.Namespace, decision: Decision, actor: str, reason: str) -> None:
     views = _selected(ledger, given, decision)
     _check_attempt(views, given)
     judged = [resolution.Judged(view.key_date, view.row.key_hash, view.row.owner_token) for view in views]
@@ -51,8 +54,7 @@ def run(given: argparse.Namespace) -> None:
         return
     if not given.yes:
         _confirm(views, planned, decision)
-    done = settle().settled
-    _print_settled(done, given.output, "is now")
+    _print_settled(settle().settled, given.output, "is now")
     if given.output == "table":
         output.say(f"{CONSEQUENCES[decision].words} by {actor}: {reason}")
 
@@ -135,7 +137,7 @@ def _confirm(views: list[KeyView], planned: list[Settled], decision: Decision) -
     for view in views[:_SHOWN]:
         output.say(view.text, "bold")
         facts = keys.facts(view, sum(settled.batch_id == view.row.batch_id for settled in planned))
-        output.block({label: fact for label, fact in facts.items() if label != "key"})
+        output.block(facts.items())
         output.say()
     if len(views) > _SHOWN:
         output.say(f"… and {len(views) - _SHOWN:,} more")

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     import argparse
 
     from airflow_guard.cli.ledgers import Opened
-    from airflow_guard.store.listing import EventView, KeyView, Life, Selection
+    from airflow_guard.store.aliases import Alias
+    from airflow_guard.store.listing import EventView, Life, Selection
 
 
 def run(given: argparse.Namespace) -> None:
@@ -24,16 +25,15 @@ def run(given: argparse.Namespace) -> None:
             raise UsageError(
                 "--key names keys by itself: leave out DAG, DATE, --operation, --document and --state"
             )
-        opened = open_ledger(given)
-        _lives(
-            [listing.life(opened.ledger, keys.one_key(opened.ledger, key)) for key in given.key],
-            given,
-            opened,
-        )
+        with open_ledger(given) as opened:
+            ledger = opened.ledger
+            _lives([listing.life(ledger, keys.one_key(ledger, key)) for key in given.key], given, opened)
         return
     if given.limit < 1:
         raise UsageError("--limit must be at least 1")
-    _list(open_ledger(given), _selection(given), given.output)
+    selection = _selection(given)
+    with open_ledger(given) as opened:
+        _list(opened, selection, given.output)
 
 
 def _selection(given: argparse.Namespace) -> Selection:
@@ -123,7 +123,7 @@ def _tell(life: Life, ledger: str | None) -> None:
     output.say(view.text, "bold")
     output.say(f"{view.situation}. {explanation(view.situation)}", keys.STYLES[view.situation])
     output.say()
-    output.block(keys.facts(view, life.batch_documents))
+    output.block(keys.facts(view, life.batch_documents).items())
     _history(life)
     commands = keys.commands_for(view, ledger)
     if commands:
@@ -133,24 +133,27 @@ def _tell(life: Life, ledger: str | None) -> None:
 
 
 def _history(life: Life) -> None:
-    if life.events or life.renames:
-        output.say()
-        output.say("What happened to it", "bold")
-    for alias in life.renames:
-        output.say(
-            f"  {output.instant(alias.created_at)}  renamed {' / '.join(alias.old)} → "
-            f"{' / '.join(alias.new)} by {alias.actor}: {alias.reason}"
-        )
-    for event in life.events:
-        change = f" {event.from_state} → {event.to_state}" if event.from_state and event.to_state else ""
-        attempt = f" (attempt {event.attempt})" if event.attempt else ""
-        output.say(
-            f"  {output.instant(event.at)}  {event.kind.replace('_', ' ')}{change}{attempt} by "
-            f"{event.actor}: {event.reason}"
-        )
+    if not (life.events or life.renames):
+        return
+    output.say()
+    output.say("What happened to it", "bold")
+    output.block(
+        [
+            (
+                str(output.instant(alias.created_at)),
+                f"renamed {_from_to(alias)} by {alias.actor}: {alias.reason}",
+            )
+            for alias in life.renames
+        ]
+        + [(str(output.instant(event.at)), _sentence(event)) for event in life.events]
+    )
 
 
-def summary_of(view: KeyView) -> dict[str, str | None]:
-    """Return the few facts of a key that stand beside others."""
-    chosen = ("attempt", "effect begun", "finished", "lease", "known", "result", "batch", "idempotency key")
-    return {label: value for label, value in keys.facts(view).items() if label in chosen}
+def _from_to(alias: Alias) -> str:
+    return f"{' / '.join(alias.old)} → {' / '.join(alias.new)}"
+
+
+def _sentence(event: EventView) -> str:
+    change = f", {event.from_state} → {event.to_state}" if event.from_state and event.to_state else ""
+    attempt = f", attempt {event.attempt}" if event.attempt else ""
+    return f"{event.kind.replace('_', ' ')}{change}{attempt}, by {event.actor}: {event.reason}"

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
-__all__ = ["AirflowClient", "AirflowRefused", "DagRun", "TaskInstance"]
+__all__ = ["ENDED", "AirflowClient", "AirflowRefused", "DagRun", "TaskInstance"]
 
 Reprocess = Literal["none", "failed", "completed"]
+#: States of a run that has ended.
 ENDED = frozenset({"success", "failed"})
 _PAGE = 100
 
@@ -202,6 +203,19 @@ class AirflowClient:
             if len(found) >= answer["total_entries"] or not answer["dag_runs"]:
                 return found
 
+    def count_runs(self, dag_id: str, *, states: Collection[str] = (), run_type: str | None = None) -> int:
+        """Count the runs of a DAG; much cheaper for the server than :meth:`runs`.
+
+        :param states: only runs in one of these.
+        :param run_type: only runs of this type.
+        """
+        which: dict[str, Any] = {"limit": 1, "state": list(states)}
+        if run_type is not None:
+            which["run_type"] = run_type
+        return int(
+            self.request("GET", f"/api/v2/dags/{quote(dag_id)}/dagRuns", params=which)["total_entries"]
+        )
+
     # -- tasks ----------------------------------------------------------------------------------------------
 
     def tasks(self, dag_id: str, run_id: str) -> list[TaskInstance]:
@@ -241,7 +255,7 @@ class AirflowClient:
     # -- waiting --------------------------------------------------------------------------------------------
 
     def wait(
-        self, done: Callable[[], bool], what: str, *, timeout_s: float = 120, every_s: float = 0.3
+        self, done: Callable[[], bool], what: str, *, timeout_s: float = 120, every_s: float = 0.5
     ) -> None:
         """Wait until something is so.
 

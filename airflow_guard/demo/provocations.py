@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import func, select
 
+from airflow_guard.demo.airflow_client import ENDED
 from airflow_guard.demo.books import statement_posting
 from airflow_guard.demo.held_posting import HeldPosting
 from airflow_guard.demo.scene import DAG, LETTERS_DAG, MONTH
@@ -76,16 +77,18 @@ class _Month:
             reprocess="completed" if again else "none",
             max_active_runs=_AT_ONCE,
         )
-        self.ended()
+        self.find()
+
+    def find(self) -> None:
+        """Note the runs that there are."""
+        for run in self._scene.airflow.client.runs(DAG):
+            if run.run_type == "backfill" and run.interval_start:
+                day = datetime.fromisoformat(run.interval_start).astimezone(_ZONE).date()
+                self.run_ids[day] = run.run_id
 
     def ended(self) -> bool:
         """Whether all runs of the month have ended."""
-        runs = [run for run in self._scene.airflow.client.runs(DAG) if run.run_type == "backfill"]
-        for run in runs:
-            if run.interval_start:
-                day = datetime.fromisoformat(run.interval_start).astimezone(_ZONE).date()
-                self.run_ids[day] = run.run_id
-        count = sum(run.state in ("success", "failed") for run in runs)
+        count = self._scene.airflow.client.count_runs(DAG, states=ENDED, run_type="backfill")
         self._step.count(count, len(MONTH))
         return count == len(MONTH)
 
@@ -96,7 +99,7 @@ class _Month:
             self.ended()
             return done()
 
-        self._scene.airflow.client.wait(counted, what, timeout_s=_PATIENCE_S)
+        self._scene.airflow.client.wait(counted, what, timeout_s=_PATIENCE_S, every_s=1)
 
 
 # ---------------------------------------------------------------------------------------- the first time
@@ -213,7 +216,7 @@ def provoke(scene: Scene) -> list[Provocation]:
     ) as step:
         after = _last_try(bank)
         month = _Month(scene, step)
-        month.ended()
+        month.find()
         cleared = month.run_ids[_CLEARED]
         client.clear_run(DAG, cleared)
         step.note(f"{_CLEARED:%-d %B}: the run is cleared; both of its tasks run again")

@@ -84,9 +84,9 @@ def _show_provocations(console: Console, bank: Engine, provocations: Sequence[Pr
 def _show_doubts(console: Console, bank: Engine, ledger: str) -> None:
     for row in unfinished(bank):
         console.print(
-            f"\n[bold yellow]In doubt[/bold yellow]: {row.operation} of {row.document}. Its process died after "
-            "it had begun and before it was confirmed. It may have happened or not, so it is not repeated. A "
-            "person asks the receiver, and then says so (or --did-not-happen, and the next run does it):",
+            f"\n[bold yellow]In doubt[/bold yellow]: {row.operation} of {row.document}. Its process died "
+            "after it had begun and before it was confirmed. It may have happened or not, so it is not repeated. "
+            "A person asks the receiver, and then says so (or --did-not-happen, and the next run does it):",
             highlight=False,
         )
         console.print(f"  {resolve_command(row.key_hash, ledger=ledger)}", highlight=False, soft_wrap=True)

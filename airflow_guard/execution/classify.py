@@ -48,7 +48,7 @@ class Claimable:
     doubted: list[tuple[Document, LedgerRow]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.new or self.known)
+        return bool(self.new or self.known or self.batches or self.doubted)
 
 
 class Classifier:
@@ -110,19 +110,15 @@ class Classifier:
             ]
             documents = changed
         for document in documents:
-            self._report.add_waiting(
-                Held(document.key_hash, document.name, "several attempts at once"), BlockedError("changing too often")
-            )
+            self._wait(document, None, "several attempts at once")
 
     def not_won(self, documents: Sequence[Document], why: str) -> None:
         """Report what a claim did not win: done meanwhile, or in progress elsewhere."""
         rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
         for document in documents:
-            row = rows.get(document.key_hash)
-            verdict = judge(row, self._asking, document.fingerprint).verdict
-            if row is not None and verdict not in CLAIMABLE:
-                self._judge(document, row, Claimable())
-            else:
+            row, free = rows.get(document.key_hash), Claimable()
+            if row is None or self._judge(document, row, free) or free:
+                # It may be claimed by now, or its doubt is settled: the next look at it, which may claim, does so.
                 holder = row.done_by if row is not None and row.state is State.IN_PROGRESS else why
                 self._wait(document, row, holder)
 
@@ -204,18 +200,23 @@ class Classifier:
                 self._block(document, row, settled.error, Outcome.IN_DOUBT)
         elif settled.verdict == "happened":
             for document, row in members:
+                self._return_stored(document, None)
                 self._report.add(Outcome.REPLAYED, document.name, f"verify: attempt {row.attempt} had done it")
         elif settled.verdict == "not_happened":
             free.extend(documents)
         return settled.verdict == "changed"
 
     def _done(self, document: Document, row: LedgerRow) -> None:
-        if self._report.single:
-            if has_result(row.result):
-                self._report.set_result(decode_result(row.result))
-            else:
-                log.warning("%s is done, but no result is stored; None is returned.", self._space.describe(document.name))
+        self._return_stored(document, row.result)
         self._replayed([document.name], row.task_run_id)
+
+    def _return_stored(self, document: Document, result: str | None) -> None:
+        if not self._report.single:
+            return
+        if has_result(result):
+            self._report.set_result(decode_result(result))
+        else:
+            log.warning("%s is done, but no result is stored; None is returned.", self._space.describe(document.name))
 
     def _replayed(self, names: Sequence[str | None], task_run_id: int | None) -> None:
         if self._resumed and task_run_id == self._task_run_id:

@@ -11,7 +11,7 @@ from typing import Any
 from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.documents import Document
 from airflow_guard.core.effects import External
-from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, StaleResolution
+from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, ResolutionError
 from airflow_guard.core.guard import LedgerRow
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.execution.spec import Callee, GuardSpec
@@ -97,7 +97,8 @@ class DoubtSettler:
             resolution.resolve(
                 self._ledger, key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason
             )
-        except StaleResolution as error:
+        except ResolutionError as error:
+            # Settled by somebody else meanwhile, or the attempt has come back to life: it is read again.
             log.info("%s", error)
             return Settled("changed")
         return Settled("happened" if decision == "happened" else "not_happened")

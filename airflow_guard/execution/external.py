@@ -11,7 +11,6 @@ from airflow_guard.core.errors import (
     ConfigurationError,
     FollowUpFailed,
     InDoubt,
-    LedgerError,
     NotExecuted,
     OwnershipLost,
     Rejected,
@@ -92,7 +91,7 @@ class ExternalEffect:
             if write():
                 return result
             error: Exception = not_ours(unit)
-        except LedgerError as problem:
+        except Exception as problem:  # of the driver too: a trigger or a full disk may refuse one row
             error = unrecorded(unit, problem)
             return UnitResult(unit, Outcome.IN_DOUBT, error, fatal=result.fatal)
         return UnitResult(unit, Outcome.FAILED, error, fatal=result.fatal)
@@ -163,7 +162,7 @@ class ExternalEffect:
         why = str(problem) if problem else None
         try:
             self._ledger.end_follow_up(unit.own, unit.hashes, outcome=text, failed=False, why=why, patience_s=PATIENCE_S)
-        except LedgerError as error:
+        except Exception as error:
             return UnitResult(unit, Outcome.FAILED, unrecorded(unit, error))
         return UnitResult(unit, Outcome.EXECUTED, problem, text)
 
@@ -171,7 +170,7 @@ class ExternalEffect:
         why = f"{type(error).__name__}: {error}"
         try:
             self._ledger.end_follow_up(unit.own, unit.hashes, outcome=None, failed=True, why=why, patience_s=PATIENCE_S)
-        except LedgerError:
+        except Exception:
             log.exception("The failed follow-up could not be recorded; it shows as pending")
         failure = FollowUpFailed(
             f"{unit.space.describe(unit.name)}: the effect is done, what follows it failed: {why}. It is not executed "
@@ -206,7 +205,7 @@ def not_ours(unit: Unit) -> OwnershipLost:
     )
 
 
-def unrecorded(unit: Unit, problem: LedgerError) -> InDoubt:
+def unrecorded(unit: Unit, problem: Exception) -> InDoubt:
     """Return the error for an ending that could not be written."""
     failure = InDoubt(
         f"{unit.space.describe(unit.name)}: how it ended could not be written to the ledger ({problem}). The row shows "

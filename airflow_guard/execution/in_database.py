@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_guard.core.errors import LedgerBusy, LedgerError, OwnershipLost, Rejected, UnknownCommit
+from airflow_guard.core.errors import (
+    LedgerBusy,
+    OwnershipLost,
+    Rejected,
+    TransactionError,
+    UnknownCommit,
+)
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import encode_result
 from airflow_guard.execution.external import in_doubt, unrecorded
@@ -13,7 +19,7 @@ from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.writer import PATIENCE_S
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
-from airflow_guard.store.ledger import Ledger
+from airflow_guard.store.ledger import BEGIN, Ledger
 
 
 class DatabaseEffect:
@@ -58,6 +64,8 @@ class DatabaseEffect:
         fatal = None if isinstance(error, Exception) else error
         why = f"{type(error).__name__}: {error}"
         try:
+            if transaction.self_ended:
+                return self._self_ended(unit, error, why)
             if isinstance(error, Rejected):
                 outcome = Outcome.REJECTED
                 lost = self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=PATIENCE_S)
@@ -67,13 +75,23 @@ class DatabaseEffect:
             if lost and transaction.ending() is Ending.SELF_COMMITTED:
                 self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S)
                 return UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
-        except LedgerError as problem:
+        except Exception as problem:
             # Nothing was committed: the row stays claimed and is taken over once the lease ends.
             return UnitResult(unit, Outcome.FAILED, _busy(unit, error, problem), fatal=fatal)
         return UnitResult(unit, outcome, error, fatal=fatal)
 
+    def _self_ended(self, unit: Unit, error: BaseException, why: str) -> UnitResult:
+        """Mark in doubt what may be committed past the ledger; where its rows were rolled back, they show nothing."""
+        own, hashes = unit.own, unit.hashes
+        if not isinstance(error, TransactionError):
+            why += " (before that, the callable had ended the transaction that it was lent)"
+        self._ledger.write(lambda c: self._ledger.apply(c, own, BEGIN, hashes, batch=None), patience_s=PATIENCE_S)
+        self._ledger.doubt(own, hashes, why, patience_s=PATIENCE_S)
+        fatal = None if isinstance(error, Exception) else error
+        return UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
 
-def _busy(unit: Unit, error: BaseException, problem: LedgerError) -> Exception:
+
+def _busy(unit: Unit, error: BaseException, problem: Exception) -> Exception:
     if isinstance(problem, UnknownCommit):
         return unrecorded(unit, problem)
     failure = LedgerBusy(

@@ -5,13 +5,15 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 
-from airflow_guard.core.errors import LedgerError
+from airflow_guard.core.errors import LedgerError, Stopped
 from airflow_guard.store.task_runs import TaskRuns
 
 log = logging.getLogger(__name__)
+_HELD = "max_hold is over"
 
 
 class LeaseKeeper:
@@ -22,10 +24,14 @@ class LeaseKeeper:
 
     :param runs: where leases are.
     :param task_run_id: whose lease.
+    :param over: told why nothing new may begin, once ``max_hold`` is over.
     """
 
-    def __init__(self, runs: TaskRuns, task_run_id: int, lease: timedelta, max_hold: timedelta) -> None:
+    def __init__(
+        self, runs: TaskRuns, task_run_id: int, lease: timedelta, max_hold: timedelta, over: Callable[[str], None]
+    ) -> None:
         self._runs = runs
+        self._over = over
         self._task_run_id = task_run_id
         self._lease_s = lease.total_seconds()
         self._max_hold_s = max_hold.total_seconds()
@@ -46,20 +52,29 @@ class LeaseKeeper:
     @property
     def held_too_long(self) -> bool:
         """Whether ``max_hold`` is over: nothing new may begin."""
-        return time.monotonic() - self._started > self._max_hold_s
+        return self._hold_left_s <= 0
+
+    @property
+    def _hold_left_s(self) -> float:
+        return self._started + self._max_hold_s - time.monotonic()
 
     def ensure(self) -> None:
         """Renew now if the last renewal is older than a lease (the process was stopped, or the ledger was down).
 
         :raises LedgerUnavailable: the lease cannot be renewed: begin nothing (retryable).
+        :raises Stopped: ``max_hold`` is over: begin nothing (retryable).
         """
+        if self.held_too_long:
+            self._over(_HELD)
+            raise Stopped(f"{_HELD}: nothing new begins.")
         if time.monotonic() - self._renewed > self._lease_s * 0.8:
             self._renew()
 
     def _keep(self) -> None:
-        while not self._stop.wait(self._lease_s / 3):
+        while not self._stop.wait(min(self._lease_s / 3, self._hold_left_s)):
             if self.held_too_long:
                 log.warning("The lease was held for max_hold and is not renewed any more; nothing new begins.")
+                self._over(_HELD)
                 return
             try:
                 self._renew()

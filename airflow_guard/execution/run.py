@@ -145,7 +145,7 @@ class GuardedTask:
     ) -> None:
         spec, ledger, space = self._spec, self._ledger, self._try.space
         assert self.task_run_id is not None
-        keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold)
+        keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold, over=self._stop.set)
         with keeper, (InlineWriter if spec.max_workers == 1 else GroupWriter)(ledger) as writer:
             effect = (
                 DatabaseEffect(ledger, spec, self._callee, keeper)
@@ -261,6 +261,7 @@ class _Session:
         if not (new or known) or self._must_stop():
             for document in (*new, *known):
                 self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
+                self._report.retryable = True
             return {}
         own, won = self._claim(new, known)
         if not won:
@@ -325,11 +326,17 @@ class _Session:
                 for document in documents:
                     if document.key_hash in won:
                         self._report.add(Outcome.RELEASED, document.name, why)
+                        self._report.retryable = True
             return
         claims = [won[document.key_hash] for document in documents]
         self._workers.run([Unit(documents, claims, own, self._space, batch_id)])
 
     def _incomplete(self, batch_id: str, documents: Sequence[Document], missing: Sequence[str | None]) -> None:
+        # A batch moves as one. If another attempt took it while the listing was read, its members only look missing.
+        found = Claimable()
+        self._classifier.look_again(documents, found)
+        self._classifier.not_won([document for document, _ in found.doubted], "another attempt had this batch")
+        documents = [document for document, _ in found.batches]
         error = DocumentError(
             f"{self._space.describe(None)}: batch {batch_id} must be repeated as it was, and {len(missing)} of its "
             f"documents are not listed any more ({', '.join(str(name) for name in missing[:5])}). List them again, or "

@@ -25,7 +25,7 @@ class EffectWindow:
     proves that nothing happened (``NotExecuted``, ``Rejected``, ``safe_errors``) allows to enter again; any other
     error means in doubt.
 
-    :param begin: commits the begin mark; raises if the key is no longer ours.
+    :param begin: commits the begin mark, or finds it committed; raises if the key is no longer ours.
     :param done: commits the completion.
     :param safe_errors: see :class:`~airflow_guard.core.effects.External`; empty for batches.
     """
@@ -36,7 +36,6 @@ class EffectWindow:
         self._begin = begin
         self._done = done
         self._harmless: tuple[type[BaseException], ...] = (NotExecuted, Rejected, *safe_errors)
-        self._marked = False
         self.reached = Reached.BEFORE
 
     def __enter__(self) -> EffectWindow:
@@ -45,9 +44,8 @@ class EffectWindow:
                 f'"with effect:" was entered again ({self.reached.value}). One document has one effect: split the '
                 "task, or put both calls into one window."
             )
-        if not self._marked:
-            self._begin()
-            self._marked = True
+        # Also when it is entered again: the key may have gone to another attempt while nothing was under way.
+        self._begin()
         self.reached = Reached.INSIDE
         return self
 

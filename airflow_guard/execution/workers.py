@@ -8,11 +8,10 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from airflow_guard.core.documents import Document
-from airflow_guard.core.errors import LedgerError
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.core.results import decode_result
 from airflow_guard.execution.external import not_ours, unrecorded
@@ -108,16 +107,21 @@ class Workers:
         finally:
             self._release(threads.not_begun())
 
-    def _release(self, units: Iterable[Unit]) -> None:
-        for unit in units:
-            why = f"released before it began: {self._stop.reason}"
-            try:
-                self._ledger.fail(unit.own, unit.hashes, why, begun=False, patience_s=PATIENCE_S / 10)
-            except LedgerError as error:
-                log.warning("Could not release %s; others wait for the lease to end: %s", unit.name, error)
-            for document in unit.documents:
-                self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
-            self._report.retryable = True
+    def _release(self, units: Sequence[Unit]) -> None:
+        """Give back units of one claim that have not begun, in one write."""
+        if not units:
+            return
+        # What has happened first: whoever asked for the stop may soon kill the process.
+        self._collect()
+        why = f"released before it began: {self._stop.reason}"
+        hashes = [key_hash for unit in units for key_hash in unit.hashes]
+        try:
+            self._ledger.fail(units[0].own, hashes, why, begun=False, patience_s=PATIENCE_S / 10)
+        except Exception as error:
+            log.warning("Could not release %d keys; others wait for the lease to end: %s", len(hashes), error)
+        names = [document.name for unit in units for document in unit.documents]
+        self._report.add_many(Outcome.RELEASED, names, self._stop.reason)
+        self._report.retryable = True
 
     def _note(self, result: UnitResult) -> None:
         if result.outcome is Outcome.EXECUTED:
@@ -156,7 +160,7 @@ class Workers:
             return None
         try:
             return None if result.pending.ours() else not_ours(result.unit)
-        except LedgerError as error:
+        except Exception as error:  # of the driver too: a trigger or a full disk may refuse one row
             return unrecorded(result.unit, error)
 
 
@@ -185,6 +189,8 @@ class _Threads:
                 result = self._effect.run(unit)
             except BaseException as error:  # an effect reports its errors; what it does not know about is a doubt
                 result = UnitResult(unit, Outcome.IN_DOUBT, error)
+            if result.fatal is not None:
+                self._stop.set(type(result.fatal).__name__)
             self._results.put(result)
             self._in_hand.pop(position, None)
         self._results.put(None)

@@ -66,9 +66,10 @@ class Mark:
             return not self._lost
 
     def settle(self, *, lost: bool = False, error: BaseException | None = None) -> None:
-        """Tell whoever waits (once; called by the writer)."""
+        """Tell whoever waits (called by the writer; again if a timeout struck between two writes of the same mark)."""
         self._lost, self._error = lost, error
-        self._done.release()
+        if self._done.locked():
+            self._done.release()
 
 
 class Writer(Protocol):
@@ -211,7 +212,11 @@ class _Groups:
 
     def write(self, group: Sequence[Mark]) -> None:
         """Write a group in one commit; if that fails, one by one."""
-        if self._at_once(group):
+        try:
+            at_once = self._at_once(group)
+        except Exception:  # as below
+            at_once = False
+        if at_once:
             for mark in group:
                 mark.settle()
             return

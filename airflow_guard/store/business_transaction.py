@@ -40,6 +40,9 @@ class BusinessTransaction:
     :param own: the claim.
     :param hashes: the keys that the transaction completes together (one, or a batch).
     :raises OwnershipLost: on entering: another attempt owns a key (retryable).
+
+    ``self_ended``: after an error, whether the callable had ended the transaction by itself. What it wrote then may
+    have been committed, also where the rows of the ledger show nothing.
     """
 
     def __init__(self, ledger: Ledger, own: Ownership, hashes: Sequence[str]) -> None:
@@ -49,6 +52,8 @@ class BusinessTransaction:
         # PostgreSQL tells by the row's transaction id whether the callable ended the transaction; elsewhere a
         # savepoint tells, since it does not survive a commit or rollback.
         self._savepoint = ledger.database.dialect != "postgresql"
+        self._complete = False
+        self.self_ended = False
 
     def __enter__(self) -> sa.Connection:
         database = self._ledger.database
@@ -87,10 +92,7 @@ class BusinessTransaction:
             try:
                 if self._savepoint:
                     self._release_savepoint()
-                complete = self._ledger.statements.complete_in_transaction
-                done = complete.run(
-                    self.connection, self._own.key_date, self._hashes, token=self._own.token, outcome=outcome
-                )
+                ours = self._write_completion(outcome)
             except sa.exc.InvalidRequestError as error:
                 raise LedgerUnavailable(
                     f"The connection broke while the callable used it; nothing was committed ({error})."
@@ -99,9 +101,18 @@ class BusinessTransaction:
                 if dialects.error_code(error) == _ABORTED:
                     raise TransactionError(_SWALLOWED) from error
                 raise
-            if done.rowcount != len(self._hashes):
+            if not ours:
+                self.self_ended = True
                 raise TransactionError(_ENDED)
+            self._complete = True
             commit(self._transaction, self.connection)
+
+    def _write_completion(self, outcome: str | None) -> bool:
+        complete = self._ledger.statements.complete_in_transaction
+        done = complete.run(
+            self.connection, self._own.key_date, self._hashes, token=self._own.token, outcome=outcome
+        )
+        return bool(done.rowcount == len(self._hashes))
 
     def _take_back(self) -> None:
         for name in (*_REFUSED, "invalidate"):
@@ -113,12 +124,32 @@ class BusinessTransaction:
         except sa.exc.DBAPIError as error:
             if dialects.is_down(error) or dialects.is_transient(error):
                 raise
+            self.self_ended = True
             raise TransactionError(_ENDED) from error
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._take_back()
+        if error is not None and not self._complete:
+            self.self_ended = self.self_ended or self._is_gone(error)
         self._close()
+
+    def _is_gone(self, error: BaseException) -> bool:
+        """Return whether the transaction had ended before the callable failed.
+
+        An aborted transaction of PostgreSQL does not tell, and counts as the one that was lent.
+        """
+        try:
+            if not self._savepoint:
+                return not self._write_completion(None)  # rolled back in a moment
+            self.connection.exec_driver_sql(f"RELEASE SAVEPOINT {_SAVEPOINT}")
+        except sa.exc.DBAPIError as problem:
+            # A deadlock takes the savepoint too, and there the server has rolled all of it back.
+            return dialects.is_no_savepoint(problem) and not _is_deadlock(error)
+        except sa.exc.InvalidRequestError:
+            return False  # the connection broke
+        return False
 
     def _close(self) -> None:
         self._take_back()
@@ -166,6 +197,14 @@ _SWALLOWED = (
     "The callable swallowed an error of the database, which had aborted the transaction: nothing was committed. Put "
     "statements that may fail into \"with connection.begin_nested():\"."
 )
+
+
+def _is_deadlock(error: BaseException | None) -> bool:
+    while error is not None:
+        if isinstance(error, sa.exc.DBAPIError) and dialects.is_transient(error):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _ending(ours: Sequence[Any], expected: int) -> Ending:

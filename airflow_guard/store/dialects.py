@@ -243,3 +243,9 @@ def is_missing(error: DBAPIError) -> bool:
     """Return whether a table or column does not exist."""
     code = error_code(error)
     return code in _MISSING or (not code and bool(re.search("no such (table|column)", str(error.orig))))
+
+
+def is_no_savepoint(error: DBAPIError) -> bool:
+    """Return whether a savepoint is not there (MySQL and SQLite): its transaction has ended."""
+    code = error_code(error)
+    return code == "1305" or (not code and "no such savepoint" in str(error.orig))

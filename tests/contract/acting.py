@@ -5,16 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.core.guard import CLAIMABLE, Asking, LedgerRow, TaskIdentity, Verdict, judge
-from airflow_guard.core.states import State
+from airflow_guard.core.guard import CLAIMABLE, Asking, TaskIdentity, Verdict, judge
 from airflow_guard.store import resolution
 from tests.contract.attempts import SPACE
-from tests.contract.exploring import token_of
+from tests.contract.exploring import LEASES, token_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tests.contract.exploring import Key, World
+    from tests.contract.exploring import Bench, Call, Key, World
 
 ASKING = Asking(TaskIdentity("statements", "post", "manual__1"), "default")
 
@@ -33,26 +32,86 @@ class At(NamedTuple):
     known: bool = False
 
 
-def verdict_on(row: LedgerRow | None) -> Verdict:
-    return judge(row, ASKING).verdict
+EVERYBODY = frozenset(range(LEASES))
+SOMEBODY_NEW = LEASES - 1
 
 
-def resolve(key: Key, token: str, decision: str, actor: str) -> bool:
+class Seen(NamedTuple):
+    """What an actor sees of the row."""
+
+    verdict: Verdict
+    known: bool
+    token: str
+
+
+def look(key: Key) -> Seen:
+    """Read the row and judge it."""
+    row = key.read()
+    return Seen(judge(row, ASKING).verdict, row is not None, "" if row is None else row.owner_token)
+
+
+def claim(key: Key, index: int, turn: int, known: bool) -> bool:
+    new, old = ([], [key.document]) if known else ([key.document], [])
+    return bool(key.ledger.claim(key.own(index, turn), SPACE, new, old))
+
+
+def release(key: Key, index: int, turn: int) -> bool:
+    return not key.ledger.fail(key.own(index, turn), key.hashes, "stopped", begun=True)
+
+
+def begin(key: Key, index: int, turn: int) -> bool:
+    return not key.ledger.begin(key.own(index, turn), key.hashes)
+
+
+def complete(key: Key, index: int, turn: int) -> bool:
+    own = key.own(index, turn)
+    return not key.ledger.complete(own, key.hashes, f'"{own.token}"')
+
+
+def doubt(key: Key, index: int, turn: int) -> bool:
+    return not key.ledger.doubt(key.own(index, turn), key.hashes, "raised")
+
+
+def fail(key: Key, index: int, turn: int) -> bool:
+    return not key.ledger.fail(key.own(index, turn), key.hashes, "proved", begun=True)
+
+
+def reject(key: Key, index: int, turn: int) -> bool:
+    return not key.ledger.reject(key.own(index, turn), key.hashes, "refused")
+
+
+def expire(key: Key, token: str) -> bool:
+    """Mark what was judged in doubt, if it is there still and its lease is over."""
+    row = key.read()
+    return row is not None and row.owner_token == token and key.ledger.expire(SPACE.key_date, [row], "actor") == 1
+
+
+def resolve(key: Key, token: str, decision: str) -> bool:
     """Settle the attempt that was judged; return whether the ledger accepted it."""
     (key_hash,) = key.hashes
     try:
-        resolution.resolve(key.ledger, SPACE.key_date, key_hash, token, decision, actor=actor, reason="asked")
+        resolution.resolve(key.ledger, SPACE.key_date, key_hash, token, decision, actor="ada", reason="asked")
     except ResolutionError:
         return False
     return True
 
 
+OPERATIONS = {
+    operation.__name__: operation
+    for operation in (look, claim, release, begin, complete, doubt, fail, reject, expire, resolve)
+}
 EFFECT_ENDS = {
     "it is done": ("complete", True),
     "it raises, done": ("doubt", True),
     "it raises, not done": ("doubt", False),
     "it proves that nothing happened": ("fail", False),
     "it is refused": ("reject", False),
+}
+DECISIONS = {
+    "says it happened": "happened",
+    "says it did not happen": "did_not_happen",
+    "waives it": "waive",
+    "sends it again": "send_again",
 }
 
 
@@ -79,37 +138,35 @@ class TaskTry:
             "ask": ("verify", "verify cannot tell") if self._verify else ("verify cannot tell",),
         }.get(at.place, (at.place,))
 
-    def step(self, key: Key, world: World, index: int, move: str) -> World:
+    def step(self, call: Call, world: World, index: int, move: str) -> World:
         at: At = world.actors[index]
-        return getattr(self, f"_{at.place}".replace(" ", "_"))(key, world, index, move)
+        take = {"read": self._read, "claim": self._claim, "begin": self._begin, "effect": self._effect,
+                "ask": self._ask, "settle yes": self._settle, "settle no": self._settle}  # fmt: skip
+        return take.get(at.place, self._report)(call, world, index, move)
 
     def _go(self, world: World, index: int, place: str, **more: object) -> World:
         return world.actor(index, world.actors[index]._replace(place=place, **more))
 
-    def _read(self, key: Key, world: World, index: int, move: str) -> World:
-        row = key.read()
-        verdict = verdict_on(row)
-        if verdict in CLAIMABLE:
-            return self._go(world, index, "claim", known=row is not None)
-        if verdict is Verdict.DOUBT and row is not None:
-            return self._go(world, index, "ask", judged=row.owner_token)
+    def _read(self, call: Call, world: World, index: int, move: str) -> World:
+        seen: Seen = call("look")
+        if seen.verdict in CLAIMABLE:
+            return self._go(world, index, "claim", known=seen.known)
+        if seen.verdict is Verdict.DOUBT:
+            return self._go(world, index, "ask", judged=seen.token)
         return self._go(world, index, "end")
 
-    def _claim(self, key: Key, world: World, index: int, move: str) -> World:
+    def _claim(self, call: Call, world: World, index: int, move: str) -> World:
         at: At = world.actors[index]
-        new, known = ([], [key.document]) if at.known else ([key.document], [])
-        won = key.ledger.claim(key.own(index, at.turn), SPACE, new, known)
-        return self._go(world, index, "begin" if won else "end")
+        return self._go(world, index, "begin" if call("claim", index, at.turn, at.known) else "end")
 
-    def _begin(self, key: Key, world: World, index: int, move: str) -> World:
-        own = key.own(index, world.actors[index].turn)
+    def _begin(self, call: Call, world: World, index: int, move: str) -> World:
+        turn = world.actors[index].turn
         if move != "begin":
-            key.ledger.fail(own, key.hashes, "stopped", begun=True)
+            call("release", index, turn)
             return self._go(world, index, "end")
-        lost = key.ledger.begin(own, key.hashes)
-        return self._go(world, index, "end" if lost else "effect")
+        return self._go(world, index, "effect" if call("begin", index, turn) else "end")
 
-    def _effect(self, key: Key, world: World, index: int, move: str) -> World:
+    def _effect(self, call: Call, world: World, index: int, move: str) -> World:
         place, happened = EFFECT_ENDS[move]
         world = self._go(world, index, place)
         if not happened:
@@ -117,44 +174,28 @@ class TaskTry:
         token = token_of(index, world.actors[index].turn)
         return world._replace(effects=tuple(sorted((*world.effects, token))))
 
-    def _complete(self, key: Key, world: World, index: int, move: str) -> World:
-        own = key.own(index, world.actors[index].turn)
-        lost = key.ledger.complete(own, key.hashes, f'"{own.token}"')
-        told = {f"{'conflict of' if lost else 'completed by'} {own.token}"}
-        return self._go(world, index, "end")._replace(history=world.history | told)
+    def _report(self, call: Call, world: World, index: int, move: str) -> World:
+        at: At = world.actors[index]
+        accepted = call(at.place, index, at.turn)
+        told = f"{at.place} of {token_of(index, at.turn)} {'accepted' if accepted else 'too late'}"
+        return self._go(world, index, "end")._replace(history=world.history | {told})
 
-    def _doubt(self, key: Key, world: World, index: int, move: str) -> World:
-        key.ledger.doubt(key.own(index, world.actors[index].turn), key.hashes, "raised")
-        return self._go(world, index, "end")
-
-    def _fail(self, key: Key, world: World, index: int, move: str) -> World:
-        key.ledger.fail(key.own(index, world.actors[index].turn), key.hashes, "proved", begun=True)
-        return self._go(world, index, "end")
-
-    def _reject(self, key: Key, world: World, index: int, move: str) -> World:
-        key.ledger.reject(key.own(index, world.actors[index].turn), key.hashes, "refused")
-        return self._go(world, index, "end")
-
-    def _ask(self, key: Key, world: World, index: int, move: str) -> World:
+    def _ask(self, call: Call, world: World, index: int, move: str) -> World:
         judged = world.actors[index].judged
         if move == "verify":
             return self._go(world, index, "settle yes" if judged in world.effects else "settle no")
-        row = key.read()
-        if row is not None and row.state is State.IN_PROGRESS and row.owner_token == judged:
-            key.ledger.expire(SPACE.key_date, [row], f"actor {index}")
+        call("expire", judged)
         return self._go(world, index, "end")
 
-    def _settle_yes(self, key: Key, world: World, index: int, move: str) -> World:
-        accepted = resolve(key, world.actors[index].judged, "happened", "verify")
-        return self._go(world, index, "end") if accepted else self._again(world, index)
-
-    def _settle_no(self, key: Key, world: World, index: int, move: str) -> World:
-        if resolve(key, world.actors[index].judged, "did_not_happen", "verify"):
-            return self._go(world, index, "claim", known=True)._replace(noes=world.noes + 1)
-        return self._again(world, index)
-
-    def _again(self, world: World, index: int) -> World:
-        turn = world.actors[index].turn + 1
+    def _settle(self, call: Call, world: World, index: int, move: str) -> World:
+        at: At = world.actors[index]
+        happened = at.place == "settle yes"
+        if call("resolve", at.judged, "happened" if happened else "did_not_happen"):
+            if happened:
+                return self._go(world, index, "end")
+            world = world._replace(disowned=world.disowned | {at.judged})
+            return self._go(world, index, "claim", known=True)
+        turn = at.turn + 1
         return self._go(world, index, "read" if turn < self._turns else "end", turn=turn, judged="")
 
 
@@ -172,25 +213,19 @@ class Person:
             "rejected": ("waives it", "sends it again"),
         }[world.actors[index].place]
 
-    def step(self, key: Key, world: World, index: int, move: str) -> World:
+    def step(self, call: Call, world: World, index: int, move: str) -> World:
         at: At = world.actors[index]
         if at.place == "look":
-            row = key.read()
-            place = {Verdict.DOUBT: "doubt", Verdict.REJECTED: "rejected"}.get(verdict_on(row), "end")
-            return world.actor(index, At(place, row.owner_token if row is not None and place != "end" else ""))
-        decision = {
-            "says it happened": "happened",
-            "says it did not happen": "did_not_happen",
-            "waives it": "waive",
-            "sends it again": "send_again",
-        }[move]
-        accepted = resolve(key, at.judged, decision, "ada")
+            seen: Seen = call("look")
+            place = {Verdict.DOUBT: "doubt", Verdict.REJECTED: "rejected"}.get(seen.verdict, "end")
+            return world.actor(index, At(place, "" if place == "end" else seen.token))
+        decision = DECISIONS[move]
         world = world.actor(index, At("end"))
-        if not accepted:
+        if not call("resolve", at.judged, decision):
             return world
-        return world._replace(
-            noes=world.noes + (decision == "did_not_happen"), history=world.history | {f"{decision} by a person"}
-        )
+        if decision == "did_not_happen":
+            return world._replace(disowned=world.disowned | {at.judged})
+        return world._replace(history=world.history | {f"{decision} by a person"})
 
 
 class Lease:
@@ -210,7 +245,36 @@ class Lease:
         at: int = world.actors[index]
         return () if at == self._last else (f"lease of {self._of} {'ends' if at == 0 else 'is renewed'}",)
 
-    def step(self, key: Key, world: World, index: int, move: str) -> World:
+    def step(self, call: Call, world: World, index: int, move: str) -> World:
         at: int = world.actors[index]
         over = world.over | {self._of} if at == 0 else world.over - {self._of}
         return world.actor(index, at + 1)._replace(over=over)
+
+
+def keeps_the_promise(bench: Bench, world: World, end: bool) -> None:
+    """Assert what must hold in every world, whoever is killed there.
+
+    :raises AssertionError: it does not.
+    """
+    standing = [token for token in world.effects if token not in world.disowned]
+    assert len(standing) <= 1, "executed twice, and nobody had said that the first did not happen"
+    accepted = [told for told in world.history if told.startswith("complete") and told.endswith("accepted")]
+    assert len(accepted) <= 1, "two attempts were told that theirs is the one"
+    if world.row is None:
+        assert not world.effects, "an effect that the ledger does not know"
+        return
+    gone = world._replace(over=EVERYBODY)  # as if all were killed here
+    seen, _ = bench.make(gone, "look")
+    if seen.verdict in CLAIMABLE:
+        assert not standing, "an effect is forgotten: the key can be claimed again"
+        won, _ = bench.make(gone, "claim", SOMEBODY_NEW, 0, True)
+        assert won, "the key is lost: it looks claimable and cannot be claimed"
+    elif seen.verdict is Verdict.DONE:
+        said = {"happened by a person", "waive by a person"} & world.history
+        assert world.effects or said, "completed without an effect, and nobody said so"
+    elif seen.verdict is Verdict.DOUBT:
+        for decision in ("happened", "did_not_happen"):
+            settled, _ = bench.make(gone, "resolve", seen.token, decision)
+            assert settled, f"the key is lost: in doubt, and nobody can say {decision}"
+    else:
+        assert seen.verdict is Verdict.REJECTED, f"the key is lost: {seen.verdict} with nobody at work"

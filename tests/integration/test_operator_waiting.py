@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,19 +9,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_guard import DocumentsFailed, IdempotentOperator, InProgressElsewhere, LedgerUnavailable
-from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
-from airflow_guard.execution.run import GuardedTask
-from airflow_guard.execution.shape import key_shape
-from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.operators.failures import GuardRetry
-from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.ledger import Ledger
-from airflow_guard.store.task_runs import TaskTry
 from airflow_guard.triggers.ledger import LedgerTrigger
 from tests.airflow_runs import start_run
 from tests.databases import databases
-from tests.processes import checkpoint
+from tests.integration.holding import claim_only, hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,21 +27,6 @@ if TYPE_CHECKING:
 pytestmark = databases("sqlite", "postgres_embedded")
 
 MARCH_31 = datetime(2025, 3, 31, tzinfo=UTC)
-
-
-def hold(url: str, dag_id: str, documents: list[str]) -> dict[str, Any]:
-    """Work on documents as another task try, held at the checkpoint ``at work`` inside the first."""
-
-    def act(document: str) -> str:
-        checkpoint("at work")
-        return f"{document} done elsewhere"
-
-    space = KeySpace(dag_id, "act", date(2025, 3, 31))
-    identity = TaskIdentity(dag_id, "act", "manual__elsewhere", host="elsewhere", pid=os.getpid())
-    ledger = Ledger(LedgerDatabase(url))
-    task_try = TaskTry(identity, space, key_shape(space, documents=True))
-    task = GuardedTask(ledger, GuardSpec(), task_try, Callee.of(act))
-    return task.run(lambda: documents).summary()
 
 
 @pytest.fixture
@@ -137,17 +114,6 @@ def test_the_other_is_killed_before_its_effect_and_the_task_takes_over(
     thread.join()
     assert run.states() == {"act": "success"}
     assert business.documents() == ["A"]
-
-
-def claim_only(url: str, dag_id: str) -> None:
-    """Claim document A and stand still before the effect."""
-    from airflow_guard.execution import external
-
-    def stand(*args: Any) -> None:
-        checkpoint("claimed")
-
-    external.ExternalEffect._begin = stand  # type: ignore[method-assign]
-    hold(url, dag_id, ["A"])
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in process", "deferred"])

@@ -1,0 +1,311 @@
+"""Keys in doubt: what ``verify``, a person, the receiver's memory and a late report make of them, in a whole run."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from airflow_guard.core.effects import External
+from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, OwnershipLost
+from airflow_guard.core.states import State
+from airflow_guard.store.ledger import Ledger, Ownership
+from tests.chaos import fixtures
+from tests.chaos.books import Books, counts, failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+books = fixtures.books
+MINUTES = timedelta(minutes=10)
+
+
+def breaks(books: Books, *, sent: bool) -> Callable[..., Any]:
+    """A callable that breaks in its window, after or before the receiver has it."""
+
+    def pay(document: str, idempotency_key: str) -> None:
+        if sent:
+            books.pay(document, idempotency_key)
+        raise TimeoutError("no answer")
+
+    return pay
+
+
+def in_doubt(books: Books, *documents: str, sent: bool = False, **parameters: Any) -> None:
+    """Leave documents in doubt, their attempt over long ago."""
+    report = books.run(breaks(books, sent=sent), list(documents), **parameters)
+    assert counts(report) == {"in_doubt": len(documents)}
+    books.forget_signs()
+
+
+def verify(answer: Any, asked: list[Any] | None = None) -> External:
+    def ask(**given: Any) -> Any:
+        if asked is not None:
+            asked.append(given)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return External(verify=ask, settle_after=MINUTES)
+
+
+# -- verify ----------------------------------------------------------------------------------------------------
+
+
+def test_verify_yes_completes_without_an_effect(books: Books) -> None:
+    in_doubt(books, "A", sent=True)
+    asked: list[Any] = []
+    report = books.run(books.pay, ["A"], try_number=2, side_effect=verify(True, asked))
+    assert counts(report) == {"replayed": 1}
+    assert failure(report) is None
+    assert books.receiver.documents() == ["A"]
+    [question] = asked
+    assert question["document"] == "A"
+    assert question["idempotency_key"] == books.receiver.calls()[0]["key"]
+    assert question["attempt"] == 1
+    assert [event.actor for event in books.events("resolve_happened")] == ["verify"]
+
+
+def test_verify_no_executes_again_under_the_same_key(books: Books) -> None:
+    in_doubt(books, "A")
+    key = books.row("A").idempotency_key
+    report = books.run(books.pay, ["A"], try_number=2, side_effect=verify(False))
+    assert counts(report) == {"executed": 1}
+    assert books.receiver.calls() == [{"document": "A", "key": key}]
+    assert books.row("A").attempt == 2
+
+
+@pytest.mark.parametrize("answer", [None, "yes", 1, RuntimeError("receiver down")], ids=repr)
+def test_what_is_no_answer_leaves_it_to_a_person(books: Books, answer: Any) -> None:
+    in_doubt(books, "A", "B")
+    report = books.run(books.pay, ["A", "B", "C"], try_number=2, side_effect=verify(answer))
+    assert counts(report) == {"in_doubt": 2, "executed": 1}, "the others go on"
+    error = failure(report)
+    assert not error.retryable
+    assert f"resolve --key {books.row('A').key_hash}" in str(error)
+    assert books.receiver.documents() == ["C"]
+    books.resolve("A", "happened")
+    books.resolve("B", "did_not_happen")
+    again = books.run(books.pay, ["A", "B", "C"], try_number=3, side_effect=verify(answer))
+    assert counts(again) == {"replayed": 2, "executed": 1}
+    assert books.receiver.documents() == ["C", "B"]
+
+
+def test_a_no_counts_only_after_settle_after(books: Books) -> None:
+    report = books.run(breaks(books, sent=False), ["A"])
+    assert counts(report) == {"in_doubt": 1}
+    early = books.run(books.pay, ["A"], try_number=2, side_effect=verify(False))
+    error = failure(early)
+    assert isinstance(error, InDoubtUnsettled)
+    assert error.retryable
+    assert books.receiver.documents() == []
+    books.forget_signs()
+    assert counts(books.run(books.pay, ["A"], try_number=3, side_effect=verify(False))) == {"executed": 1}
+    assert books.receiver.documents() == ["A"]
+
+
+def test_a_yes_counts_at_once(books: Books) -> None:
+    books.run(breaks(books, sent=True), ["A"])
+    assert counts(books.run(books.pay, ["A"], try_number=2, side_effect=verify(True))) == {"replayed": 1}
+
+
+def test_a_single_document_without_result_is_no_none(books: Books, caplog: pytest.LogCaptureFixture) -> None:
+    books.run(breaks(books, sent=True), one="A")
+    report = books.run(books.pay, one="A", try_number=2, side_effect=verify(True))
+    assert counts(report) == {"replayed": 1}
+    assert not report.has_result
+    assert "no result is stored" in caplog.text
+
+
+# -- the receiver's memory -------------------------------------------------------------------------------------
+
+
+def test_retry_repeats_under_the_same_key_while_the_receiver_remembers(books: Books) -> None:
+    remembers = External(in_doubt="retry", receiver_remembers=timedelta(hours=24))
+    books.run(breaks(books, sent=True), ["A"], side_effect=remembers)
+    report = books.run(books.pay, ["A"], try_number=2, side_effect=remembers)
+    assert counts(report) == {"executed": 1}
+    first, second = books.receiver.calls()
+    assert first == second, "the same document under the same key, which the receiver recognises"
+    assert [event.actor for event in books.events("resolve_not_happened")] == ["receiver_remembers"]
+
+
+def test_retry_counts_from_the_first_call_and_then_holds(books: Books) -> None:
+    remembers = External(in_doubt="retry", receiver_remembers=timedelta(hours=24))
+    books.run(breaks(books, sent=True), ["A"], side_effect=remembers)
+    books.shift(23 * 3600, "first_begun_at")
+    books.run(breaks(books, sent=True), ["A"], try_number=2, side_effect=remembers)
+    assert len(books.receiver.calls()) == 2
+    books.shift(25 * 3600, "first_begun_at")
+    report = books.run(books.pay, ["A"], try_number=3, side_effect=remembers)
+    assert type(failure(report)) is InDoubt
+    assert len(books.receiver.calls()) == 2
+
+
+def test_retry_does_not_overrule_a_no_that_is_too_early(books: Books) -> None:
+    effect = External(
+        verify=lambda: False, settle_after=MINUTES, in_doubt="retry", receiver_remembers=timedelta(hours=24)
+    )
+    books.run(breaks(books, sent=True), ["A"])
+    report = books.run(books.pay, ["A"], try_number=2, side_effect=effect)
+    assert isinstance(failure(report), InDoubtUnsettled)
+    assert len(books.receiver.calls()) == 1
+
+
+# -- while the question is asked -------------------------------------------------------------------------------
+
+
+def test_a_late_report_beats_the_answer_of_verify(books: Books) -> None:
+    in_doubt(books, "A", sent=True)
+    row = books.row("A")
+
+    def late(document: str) -> bool:
+        [stored] = books.rows()
+        own = Ownership(stored.key_date, row.owner_token, row.task_run_id or 0, "the first attempt")
+        assert books.ledger.complete(own, [row.key_hash], '"late"') == set()
+        return False
+
+    effect = External(verify=late, settle_after=timedelta(0))
+    report = books.run(books.pay, ["A"], try_number=2, side_effect=effect)
+    assert counts(report) == {"replayed": 1}
+    assert books.row("A").result == '"late"'
+    assert books.receiver.documents() == ["A"]
+
+
+@pytest.mark.parametrize("answer", [True, False])
+def test_an_attempt_that_comes_back_to_life_while_verify_is_asked_is_waited_for(books: Books, answer: bool) -> None:
+    """Its lease was over when the row was read; then its process went on and renewed it."""
+
+    def revives(document: str) -> bool:
+        books.set_lease(60)
+        return answer
+
+    effect = External(verify=revives, settle_after=timedelta(0))
+    seen: list[Any] = []
+
+    def pay(document: str) -> str:
+        books.receiver.call(document)
+        books.expire_leases()
+        books.forget_signs()
+        seen.append(books.run(books.pay, [document], try_number=2, side_effect=effect))
+        return "first"
+
+    report = books.run(pay, ["A"], side_effect=effect)
+    assert counts(seen[0]) == {"waiting": 1}
+    assert failure(seen[0]).retryable
+    assert counts(report) == {"executed": 1}
+    assert books.row("A").result == '"first"'
+    assert books.receiver.documents() == ["A"]
+
+
+# -- while a key is claimed ------------------------------------------------------------------------------------
+
+
+class Overtaken(Ledger):
+    """A ledger in which another attempt is faster: it comes between the look at a key and its claim."""
+
+    def __init__(self, books: Books, other: Callable[[], Any]) -> None:
+        super().__init__(books.database)
+        self._other: Callable[[], Any] | None = other
+
+    def claim(self, *args: Any, **kwargs: Any) -> Any:
+        other, self._other = self._other, None
+        if other is not None:
+            other()
+        return super().claim(*args, **kwargs)
+
+
+def overtaken(books: Books, other: Callable[[], Any]) -> Books:
+    slower = Books(books.url, books.dag_id, books.receiver)
+    slower.ledger = Overtaken(slower, other)
+    return slower
+
+
+@pytest.mark.parametrize("answer", [True, False, None])
+@pytest.mark.parametrize("call_per", ["document", "batch"])
+def test_a_key_that_fell_into_doubt_just_before_the_claim_is_not_lost(
+    books: Books, answer: bool | None, call_per: str
+) -> None:
+    """It is executed, replayed, held or waited for: never left out of the report and of the task's outcome."""
+    parameters: dict[str, Any] = {"call_per": call_per, "side_effect": External(
+        verify=lambda: answer, settle_after=timedelta(0)
+    )}  # fmt: skip
+
+    def fails() -> None:
+        raise TimeoutError
+
+    def pay() -> None:
+        books.receiver.call("A")
+
+    slow = overtaken(books, lambda: books.run(fails, ["A"], **parameters))
+    report = slow.run(pay, ["A"], **parameters)
+    slow.close()
+    assert report.documents == 1
+    if failure(report) is not None and failure(report).retryable:
+        report = books.run(pay, ["A"], try_number=2, **parameters)
+    if answer is None:
+        assert type(failure(report)) is InDoubt
+        assert books.receiver.documents() == []
+        assert books.row("A").state is State.IN_DOUBT
+    else:
+        assert failure(report) is None
+        assert len(books.receiver.documents()) == (0 if answer else 1)
+        assert books.row("A").state is State.COMPLETED
+
+
+def test_a_key_that_another_attempt_completed_just_before_the_claim_is_replayed(books: Books) -> None:
+    slow = overtaken(books, lambda: books.run(books.pay, ["A"]))
+    report = slow.run(books.pay, ["A", "B"])
+    slow.close()
+    assert counts(report) == {"executed": 1, "replayed": 1}
+    assert books.receiver.documents() == ["A", "B"]
+
+
+def test_a_key_that_another_attempt_holds_just_before_the_claim_is_waited_for(books: Books) -> None:
+    seen: list[Any] = []
+
+    def pay(document: str) -> None:
+        books.receiver.call(document)
+        if not seen:
+            seen.append(None)
+            slow = overtaken(books, lambda: None)
+            seen.append(slow.run(books.pay, ["A"], try_number=2))
+            slow.close()
+
+    assert counts(books.run(pay, ["A"])) == {"executed": 1}
+    assert counts(seen[1]) == {"waiting": 1}
+    assert books.receiver.documents() == ["A"]
+
+
+def test_an_effect_that_happened_after_a_no_is_told_as_possibly_twice(books: Books) -> None:
+    """The one thing that the ledger cannot prevent: the receiver's "no" was wrong. It is said, and kept as a conflict."""
+    wrong = External(verify=lambda: False, settle_after=timedelta(0))
+
+    def pay(document: str) -> None:
+        books.receiver.call(document, by="first")
+        books.expire_leases()
+        books.forget_signs()
+        assert counts(books.run(books.pay, [document], try_number=2, side_effect=wrong)) == {"executed": 1}
+
+    report = books.run(pay, ["A"], side_effect=wrong)
+    error = failure(report)
+    assert error is not None
+    assert "may have happened twice" in str(report.errors[0][1])
+    assert [event.kind for event in books.events("conflict")] == ["conflict"]
+
+
+def test_losing_the_key_before_the_effect_executes_nothing(books: Books) -> None:
+    """Another attempt takes over what was claimed and not begun."""
+
+    def slow(document: str, effect: Any) -> None:
+        books.expire_leases()
+        assert counts(books.run(books.pay, [document], try_number=2)) == {"executed": 1}
+        with effect:
+            books.receiver.call(document, by="first")
+
+    report = books.run(slow, ["A"])
+    assert isinstance(failure(report), OwnershipLost)
+    assert failure(report).retryable
+    assert len(books.receiver.calls()) == 1
+    assert counts(books.run(books.pay, ["A"], try_number=3)) == {"replayed": 1}

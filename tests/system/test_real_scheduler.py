@@ -1,0 +1,173 @@
+"""Under the real scheduler: whatever asks again, each document is posted once and sent once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+import sqlalchemy as sa
+
+from airflow_guard.store.tables import Tables
+
+if TYPE_CHECKING:
+    from tests.system.conftest import RealAirflow
+
+DAG = "deliveries"
+HEARTBEAT_TIMEOUT_S = 15
+
+
+@pytest.fixture(scope="module")
+def deliveries(real_airflow: RealAirflow) -> Iterator[RealAirflow]:
+    with real_airflow.bank.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE IF NOT EXISTS delivery_posting (no varchar(50) NOT NULL)"))
+    real_airflow.airflow.wait_for_dag(DAG, "reconcile", "announce")
+    yield real_airflow
+
+
+def numbers(day: date) -> list[str]:
+    return [f"{day}-{letter}" for letter in "ABC"]
+
+
+def calls(world: RealAirflow, *names: str) -> dict[str, int]:
+    """How often the receiver was called for each document, whatever the key."""
+    found = world.receiver.calls()
+    return {name: found.by_statement.get(name, 0) for name in names}
+
+
+def assert_once(world: RealAirflow, *days: date) -> None:
+    """Rows in the business table and calls at the receiver: one for each document."""
+    wanted = [number for day in days for number in numbers(day)]
+    with world.bank.connect() as connection:
+        found = connection.execute(
+            sa.text("SELECT no, count(*) FROM delivery_posting WHERE no = ANY(:numbers) GROUP BY no"),
+            {"numbers": wanted},
+        )
+        assert dict(tuple(row) for row in found) == dict.fromkeys(wanted, 1)
+    assert calls(world, *wanted) == dict.fromkeys(wanted, 1)
+
+
+def by_hand(world: RealAirflow, day: date) -> str:
+    return world.airflow.client.trigger(DAG, conf={"business_date": day.isoformat()})
+
+
+def succeeded(world: RealAirflow, run_id: str, dag_id: str = DAG) -> None:
+    run = world.airflow.client.wait_for_run(dag_id, run_id, timeout_s=180)
+    assert run.state == "success", run
+
+
+def held_run(world: RealAirflow, day: date, point: str) -> tuple[str, int]:
+    """Start a run and wait until its send task hangs in the call for its first document."""
+    world.receiver.hold(numbers(day)[0], point)
+    run_id = by_hand(world, day)
+    world.receiver.wait_until_held(numbers(day)[0], timeout_s=120)
+    return run_id, world.airflow.task_pid(DAG, run_id, "send")
+
+
+def test_a_task_killed_inside_the_call_asks_and_does_not_call_again(deliveries: RealAirflow) -> None:
+    day = date(2026, 3, 2)
+    run_id, pid = held_run(deliveries, day, "after")
+    os.kill(pid, signal.SIGKILL)
+    deliveries.receiver.release(deliver=False)
+    succeeded(deliveries, run_id)
+    assert deliveries.airflow.client.task(DAG, run_id, "send").try_number > 1
+    assert_once(deliveries, day)
+
+
+def test_r01_a_killed_supervisor_leaves_two_tries_beside_each_other(deliveries: RealAirflow) -> None:
+    """The orphaned try goes on; the second try waits for it, and returns what it did."""
+    day, client = date(2026, 3, 3), deliveries.airflow.client
+    run_id, pid = held_run(deliveries, day, "before")
+    os.kill(psutil.Process(pid).ppid(), signal.SIGKILL)
+    wait_for_block(deliveries, day)
+    assert client.task(DAG, run_id, "send").try_number == 2
+    assert psutil.pid_exists(pid)
+    assert calls(deliveries, *numbers(day)) == dict.fromkeys(numbers(day), 0)
+    deliveries.receiver.release()
+    succeeded(deliveries, run_id)
+    assert_once(deliveries, day)
+
+
+def test_an_api_server_frozen_past_the_heartbeat_timeout_does_not_repeat_the_work(
+    deliveries: RealAirflow,
+) -> None:
+    day = date(2026, 3, 4)
+    run_id, _ = held_run(deliveries, day, "before")
+    server = deliveries.airflow.components["api-server"]
+    server.freeze()
+    try:
+        deliveries.receiver.release()
+        # The scheduler must see the heartbeat missing; nothing that could be watched answers meanwhile.
+        time.sleep(HEARTBEAT_TIMEOUT_S + 8)
+    finally:
+        server.thaw()
+    succeeded(deliveries, run_id)
+    assert_once(deliveries, day)
+
+
+def test_a_cleared_run_and_a_manual_run_replay(deliveries: RealAirflow) -> None:
+    day, client = date(2026, 3, 5), deliveries.airflow.client
+    run_id = by_hand(deliveries, day)
+    succeeded(deliveries, run_id)
+    client.clear_run(DAG, run_id)
+    client.wait_for_run(DAG, run_id, {"queued", "running"}, timeout_s=30)
+    succeeded(deliveries, run_id)
+    again = by_hand(deliveries, day)
+    succeeded(deliveries, again)
+    assert client.xcom(DAG, again, "send")["replayed"] == 3
+    assert_once(deliveries, day)
+
+
+def test_a_backfill_with_each_reprocess_behaviour(deliveries: RealAirflow) -> None:
+    days = [date(2026, 3, 10), date(2026, 3, 11)]
+    client = deliveries.airflow.client
+    first, last = (datetime(day.year, day.month, day.day, tzinfo=UTC) for day in days)
+    for reprocess in ("none", "failed", "completed"):
+        number = client.backfill(DAG, first, last, reprocess=reprocess)
+        client.wait(lambda: client.backfill_completed(number), f"backfill {reprocess}", timeout_s=180)  # noqa: B023
+        assert {run.state for run in client.runs(DAG) if run.run_id.startswith("backfill__")} == {"success"}
+        assert_once(deliveries, *days)
+
+
+def test_two_runs_of_one_day_at_the_same_moment(deliveries: RealAirflow) -> None:
+    day = date(2026, 3, 6)
+    deliveries.receiver.hold(numbers(day)[0], "before")
+    runs = [by_hand(deliveries, day), by_hand(deliveries, day)]
+    deliveries.receiver.wait_until_held(numbers(day)[0], timeout_s=120)
+    wait_for_block(deliveries, day)
+    deliveries.receiver.release()
+    for run_id in runs:
+        succeeded(deliveries, run_id)
+    assert_once(deliveries, day)
+
+
+def test_asset_runs_take_the_date_of_the_event_and_a_second_one_is_told(deliveries: RealAirflow) -> None:
+    """Two automatic runs with one key are not obviously the same work: the second fails and says so."""
+    client, name = deliveries.airflow.client, "announcement of 2026-03-20"
+    for wanted in ("success", "failed"):
+        known = {run.run_id for run in client.runs("announce")}
+        succeeded(deliveries, client.trigger("reconcile", conf={"day": "2026-03-20"}), "reconcile")
+        client.wait(lambda: len(client.runs("announce")) > len(known), "the asset's run", timeout_s=60)  # noqa: B023
+        (run_id,) = {run.run_id for run in client.runs("announce")} - known
+        assert client.wait_for_run("announce", run_id, timeout_s=120).state == wanted
+        assert calls(deliveries, name) == {name: 1}
+    assert "another automatic run" in client.task_log("announce", run_id, "say", 1)
+
+
+def wait_for_block(world: RealAirflow, day: date) -> None:
+    """Wait until a second attempt at the day's first document stands in the ledger as blocked."""
+    event = Tables().event
+    found = sa.select(event.c.id).where(
+        event.c.kind == "blocked", event.c.key_text.like(f"%{numbers(day)[0]}")
+    )
+
+    def blocked() -> bool:
+        with world.bank.connect() as connection:
+            return connection.execute(found).first() is not None
+
+    world.airflow.client.wait(blocked, "the second attempt to be blocked", timeout_s=120)
