@@ -1,10 +1,11 @@
-"""When the statements of a day are posted, each customer is notified. Once, however often the asset is updated.
+"""When the statements of a day are posted, each customer is notified once, however often that is said.
 
-The run has no date of its own: the business date comes with the asset event. A guarded task that has the asset
-among its ``outlets`` puts it there, any other task by ``yield Metadata(asset, {"business_date": "2026-01-30"})``.
+The run has no date of its own: the business date comes with the asset event. A guarded task that has the
+asset among its ``outlets`` puts it there, any other task does it by
+``yield Metadata(asset, {"business_date": "2026-01-30"})``.
 
-It needs the connections ``core_banking`` (PostgreSQL, with the ledger in it) and ``mailer`` (HTTP), and the table
-``statement``.
+It needs the connections ``core_banking`` (PostgreSQL, with the ledger in it) and ``mailer`` (HTTP), and the
+table ``statement``.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def customer_notification():
         operation="notify",
         document_key="statement_no",
         business_date=from_asset_extra(),
-        # A second event for a day that is notified is normal: late statements. Those that are done are replayed.
+        # A second event for a day is normal: late statements. Those that are done are replayed.
         on_other_run="replay",
         max_workers=8,
         max_rejected=50,  # addresses that do not exist are not worth waking somebody up

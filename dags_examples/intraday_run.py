@@ -1,7 +1,7 @@
-"""Four times a day the net positions of the participants are booked: four settlement cycles, one business date.
+"""Four times a day the net positions of the participants are booked: four cycles, one business date.
 
-Without ``cycle`` the run of 12:00 would have the keys of the run of 09:00, and fail: it would not be clear whether
-it is new work or the same work again. With it, each participant is booked once per cycle.
+Without ``cycle`` the run of 12:00 would have the keys of the run of 09:00, and fail: it would not be clear
+whether it is new work or the same work again. With it, each participant is booked once per cycle.
 
 It needs the connection ``core_banking`` (PostgreSQL, with the ledger in it) and the tables ``net_position``
 and ``booking``.
@@ -18,9 +18,10 @@ from sqlalchemy import text
 
 from airflow_guard import IdempotentOperator
 
-# The cycle is the local time at which the run was due, not the time at which it runs: a retry at 12:40 and a backfill
-# next week belong to the cycle of 12:00. A run by hand has no such time, and must say which cycle it means:
-# conf {"business_date": "2026-01-30", "cycle": "12:00"}. Without it, the template fails, and nothing is booked.
+# The cycle is the local time at which the run was due, not the time at which it runs: a retry at 12:40 and a
+# backfill next week belong to the cycle of 12:00. A run by hand has no such time, and must say which cycle it
+# means: conf {"business_date": "2026-01-30", "cycle": "12:00"}. Without it the template fails, and nothing is
+# booked.
 CYCLE = (
     "{{ logical_date.in_timezone(dag.timezone).strftime('%H:%M') "
     "if dag_run.run_type in ('scheduled', 'backfill') else dag_run.conf['cycle'] }}"

@@ -1,7 +1,8 @@
 """On the last day of a month 100,000 contracts are settled, in mapped chunks on as many workers as there are.
 
-The contracts never pass through XCom: each chunk is two numbers, and its task reads its own contracts. A batch
-of 500 is one transaction and one call. If a worker dies, the other chunks go on; a retry settles what is missing.
+The contracts never pass through XCom: each chunk is two numbers, and its task reads its own contracts. A
+batch of 500 is one transaction and one call. If a worker dies, the other chunks go on; a retry settles what
+is missing.
 
 It needs the connection ``core_banking`` (PostgreSQL, with the ledger in it) and the tables ``contract`` and
 ``settlement``.
@@ -62,7 +63,8 @@ def monthly_settlement():
         document_key="contract_id",
         # Whoever changes the holder's name in between has not changed what is owed.
         fingerprint_fields=["fee"],
-        # A run by hand says which month it means: conf {"business_date": "2026-01-31"}. Another day is refused.
+        # A run by hand says which month it means, in conf: {"business_date": "2026-01-31"}. Another day is
+        # refused.
         business_date=month_end(),
         call_per="batch",
         side_effect="database",

@@ -1,11 +1,11 @@
 """Every working day the payments that are due go to the bank as one file. No payment goes twice.
 
-``due_payments`` lists a payment every day until the bank has confirmed it. ``once_per="document"`` keeps its date
-out of the key, so that being listed again tomorrow is not being paid again.
+``due_payments`` lists a payment every day until the bank has confirmed it. ``once_per="document"`` keeps its
+date out of the key, so that being listed again tomorrow is not being paid again.
 
-It needs the connection ``core_banking`` (PostgreSQL, with the ledger in it), the table ``payment`` and the variable
-``bank_folder``: a local folder that stands in for the bank's SFTP server. With a real one, ``SFTPHook`` writes and
-renames; everything else stays.
+It needs the connection ``core_banking`` (PostgreSQL, with the ledger in it), the table ``payment`` and the
+variable ``bank_folder``: a local folder that stands in for the bank's SFTP server. With a real one,
+``SFTPHook`` writes and renames; everything else stays.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pendulum
 from airflow.providers.postgres.hooks.postgres import PostgresHook
@@ -37,7 +37,7 @@ def place_of(batch_id, name):
 
 
 def send(documents, batch_id, effect):
-    """Write the file under a name that the bank does not read; the rename is the moment at which it is sent."""
+    """Write the file under a name that the bank does not read. The rename is what sends it."""
     total = sum(Decimal(each["amount"]) for each in documents)
     hidden = place_of(batch_id, "in/{}.tmp")
     hidden.write_bytes(payment_order(batch_id, documents, total))
@@ -47,15 +47,15 @@ def send(documents, batch_id, effect):
 
 
 def payment_order(batch_id, documents, total):
-    order = ElementTree.Element("Document")
+    order = ET.Element("Document")
     # The bank refuses a message id that it has seen: the same batch always carries the same one.
-    ElementTree.SubElement(order, "MsgId").text = batch_id
-    ElementTree.SubElement(order, "CtrlSum").text = str(total)
+    ET.SubElement(order, "MsgId").text = batch_id
+    ET.SubElement(order, "CtrlSum").text = str(total)
     for each in documents:
-        payment = ElementTree.SubElement(order, "CdtTrfTxInf")
+        payment = ET.SubElement(order, "CdtTrfTxInf")
         for tag, value in (("EndToEndId", "end_to_end_id"), ("IBAN", "iban"), ("InstdAmt", "amount")):
-            ElementTree.SubElement(payment, tag).text = each[value]
-    return ElementTree.tostring(order, encoding="utf-8", xml_declaration=True)
+            ET.SubElement(payment, tag).text = each[value]
+    return ET.tostring(order, encoding="utf-8", xml_declaration=True)
 
 
 def arrived(batch_id):

@@ -4,6 +4,7 @@ time, and with the error of every task at hand."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import signal
 from dataclasses import dataclass, field
@@ -149,6 +150,7 @@ def start_run(
     """
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
 
+    _keep_api_server()
     enter_dag(dag)
     number = next(_numbers)
     run_id = run_id or f"{run_type}__{(logical_at or datetime.now(UTC)).isoformat()}_{number}"
@@ -168,6 +170,16 @@ def start_run(
         if asset_extras:
             run.consumed_asset_events = [_asset_event(session, extra) for extra in asset_extras]
     return AirflowRun(dag, run_id)
+
+
+@functools.cache
+def _keep_api_server() -> None:
+    """Let all tasks of this process share the API server that lies in it, as Airflow 3.2 and newer do; 3.1 makes
+    one for each task, which takes seconds and leaves a thread."""
+    from airflow.sdk.execution_time import supervisor
+
+    if not hasattr(supervisor.in_process_api_server, "cache_info"):
+        supervisor.in_process_api_server = functools.cache(supervisor.in_process_api_server)
 
 
 def _asset_event(session: Any, extra: Mapping[str, Any]) -> Any:

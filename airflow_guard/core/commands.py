@@ -8,7 +8,8 @@ import shlex
 from airflow_guard.core.decisions import Decision
 
 PROGRAM = "airflow-guard"
-_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*):[^@\s]*@")
+# Up to the last @, since a password that was not encoded may hold one; and the query parameter of some drivers.
+_PASSWORD = re.compile(r"(?<=://)([^:/@\s]*:)\S*@|([?&]password=)[^&\s]*")
 
 
 def resolve_command(key_hash: str, *, decision: str = "happened", ledger: str | None = None) -> str:
@@ -58,7 +59,7 @@ def without_password(url: str) -> str:
     >>> without_password("postgresql://guard:secret@db/ledger")
     'postgresql://guard:***@db/ledger'
     """
-    return _PASSWORD.sub(r"\1:***@", url)
+    return _PASSWORD.sub(lambda found: f"{found[1]}***@" if found[1] else f"{found[2]}***", url)
 
 
 def _ledger_option(ledger: str | None) -> str:

@@ -64,7 +64,7 @@ def _play(console: Console, folder: Path, *, leave_running: bool) -> int:
     scene = Scene(folder, Screen(console))
     try:
         with scene:
-            right = _act(console, scene)
+            right = _act(console, scene, leave_running=leave_running)
             took = time.monotonic() - began
             console.print(f"It took {took:.0f} s. Figures: {folder / 'summary.json'}", soft_wrap=True)
             console.print(f"Logs: {scene.log_folder}\n", soft_wrap=True)
@@ -76,7 +76,7 @@ def _play(console: Console, folder: Path, *, leave_running: bool) -> int:
     return 0 if right else 1
 
 
-def _act(console: Console, scene: Scene) -> bool:
+def _act(console: Console, scene: Scene, *, leave_running: bool) -> bool:
     """Do everything; return whether the outcome is as it must be."""
     done = provocations.post_january(scene)
     done += provocations.provoke(scene)
@@ -86,7 +86,12 @@ def _act(console: Console, scene: Scene) -> bool:
         printed = scene.statements[max(scene.statements)]
         proof = summary.prove(scene.bank, statements, scene.notifications, scene.letters, printed)
         summary.write_summary(scene.folder / "summary.json", summary.summary_of(scene.bank, proof))
-    return report.show(console, scene.bank, done, proof, scene.notifications, scene.ledger_url)
+    ledger = scene.ledger_url if leave_running else None
+    right = report.show(console, scene.bank, done, proof, scene.notifications, ledger)
+    failed = [run.run_id for run in scene.airflow.client.runs(DAG) if run.state != "success"]
+    if failed:
+        console.print(f"[red]These runs of {DAG} did not succeed: {', '.join(failed)}[/red]")
+    return right and not failed
 
 
 def _leave_running(console: Console, scene: Scene) -> None:

@@ -31,7 +31,7 @@ __all__ = ["Provocation", "post_january", "provoke", "run_again"]
 _ZONE = ZoneInfo("Europe/Berlin")
 _KILLED_POSTING, _TWO_AT_ONCE, _KILLED_NOTIFYING = date(2026, 1, 9), date(2026, 1, 15), date(2026, 1, 20)
 _CLEARED, _BY_HAND, _LETTERS = date(2026, 1, 5), date(2026, 1, 12), date(2026, 1, 31)
-_PATIENCE_S = 240
+_PATIENCE_S = 600
 _AT_ONCE = 8
 
 _task_run, _event = Tables().task_run, Tables().event

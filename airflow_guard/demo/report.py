@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -13,7 +16,6 @@ from airflow_guard.demo.summary import ACCOUNTS_SQL, counts_of, unfinished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from rich.console import Console
     from sqlalchemy import Engine
@@ -23,6 +25,9 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
+# Where the console script is: the environment of the demo is seldom the one that is active.
+_SCRIPTS = f"{os.path.relpath(Path(sys.executable).parent)}{os.sep}"
+
 
 def show(
     console: Console,
@@ -30,12 +35,12 @@ def show(
     provocations: Sequence[Provocation],
     proof: Proof,
     journal: Path,
-    ledger: str,
+    ledger: str | None = None,
 ) -> bool:
     """Print everything; return whether all is as it must be.
 
     :param journal: of the receiver of notifications.
-    :param ledger: URL of the ledger, for the command that settles a doubt.
+    :param ledger: URL of the ledger for the command that settles a doubt, if it can be reached afterwards.
     """
     as_expected = _show_provocations(console, bank, provocations)
     _show_doubts(console, bank, ledger)
@@ -81,27 +86,28 @@ def _show_provocations(console: Console, bank: Engine, provocations: Sequence[Pr
     return not wrong
 
 
-def _show_doubts(console: Console, bank: Engine, ledger: str) -> None:
+def _show_doubts(console: Console, bank: Engine, ledger: str | None) -> None:
     for row in unfinished(bank):
         console.print(
             f"\n[bold yellow]In doubt[/bold yellow]: {row.operation} of {row.document}. Its process died "
-            "after it had begun and before it was confirmed. It may have happened or not, so it is not repeated. "
-            "A person asks the receiver, and then says so (or --did-not-happen, and the next run does it):",
+            "after it had begun and before it was confirmed: it may have happened or not, so it is not "
+            "repeated. A person asks the receiver, and says so (--did-not-happen: the next run does it):",
             highlight=False,
         )
-        console.print(f"  {resolve_command(row.key_hash, ledger=ledger)}", highlight=False, soft_wrap=True)
+        command = resolve_command(row.key_hash, ledger=ledger)
+        console.print(f"  {_SCRIPTS}{command}", highlight=False, soft_wrap=True)
 
 
 def _show_accounts(console: Console, proof: Proof) -> None:
     table = _table("The books, counted in SQL, beside the bank's files")
-    table.add_column("Account", overflow="fold")
+    table.add_column("Account", overflow="fold", min_width=10)
     table.add_column("", no_wrap=True)
     for heading in (
-        "Transactions,\nbank",
-        "Postings",
+        "Bank's\nlines",
+        "Lines\nposted",
         "of them\ndifferent",
-        "Closing balance,\nbank",
-        "Closing balance,\nbooks",
+        "Closing\nof the bank",
+        "Closing in\nthe books",
         "",
     ):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -155,7 +161,15 @@ def _show_questions(console: Console, proof: Proof, journal: Path) -> None:
 
 
 def _table(title: str) -> Table:
-    return Table(title=title, title_justify="left", title_style="bold", box=box.SIMPLE_HEAVY)
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAVY,
+        collapse_padding=True,
+        pad_edge=False,
+        show_edge=False,
+    )
 
 
 def _mark(*, right: bool) -> str:

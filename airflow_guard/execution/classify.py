@@ -57,6 +57,9 @@ class Classifier:
     :param asking: who asks, under which rules.
     :param unguarded: why unknown keys must not run, ``None`` if they may.
     :param resumed: whether the try goes on after a deferral: what it did before counts as executed.
+
+    ``observed`` and ``not_done`` collect until the caller clears them: documents that observe mode calls all the same,
+    and by key what became of those that are neither done nor to be claimed.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Classifier:
         self._observe = spec.mode == "observe"
         self._mine_known: set[int | None] = set()
         self.observed: list[tuple[Document, LedgerRow | None]] = []
+        self.not_done: dict[str, Outcome] = {}
         self.events: list[AuditEvent] = []
 
     def classify(self, documents: Sequence[Document]) -> Claimable:
@@ -148,7 +152,7 @@ class Classifier:
             claimable.new.append(document)
             return
         error = not_guarded(self._space, document.name, self._unguarded)
-        self._block(document, None, error, Outcome.BLOCKED)
+        self.block(document, None, error, Outcome.BLOCKED)
 
     def _judge(self, document: Document, row: LedgerRow | None, claimable: Claimable) -> bool:
         """Act on a verdict; return whether the row changed meanwhile and must be read again."""
@@ -157,8 +161,9 @@ class Classifier:
         if row is None:
             self._unknown(document, claimable)
         elif verdict in CLAIMABLE:
-            repeated = row.batch_id is not None and not self._spec.database and self._spec.call_per == "batch"
-            if repeated:
+            batch = row.batch_id is not None and not self._spec.database and self._spec.call_per == "batch"
+            # Observe mode calls what is listed: it cannot wait for the rest of a batch.
+            if batch and not self._observe:
                 claimable.batches.append((document, row))
             else:
                 claimable.known.append(document)
@@ -167,14 +172,15 @@ class Classifier:
         elif verdict is Verdict.DONE and self._spec.on_duplicate != "fail" and not self._observe:
             self._done(document, row)
         elif verdict is Verdict.REJECTED and not self._observe:
+            self.not_done[document.key_hash] = Outcome.REJECTED
             self._report.add(Outcome.REJECTED, document.name, rejected_before(row))
         elif verdict is Verdict.ELSEWHERE and not self._observe:
             self._wait(document, row, row.done_by)
         elif verdict is Verdict.REJECTED:
-            self._block(document, row, BlockedError(rejected_before(row)), Outcome.BLOCKED)
+            self.block(document, row, BlockedError(rejected_before(row)), Outcome.BLOCKED)
         else:
             error = refusal(judgement, row, self._space, document.name)
-            self._block(document, row, error, Outcome.BLOCKED)
+            self.block(document, row, error, Outcome.BLOCKED)
         return False
 
     def _doubt(self, document: Document, row: LedgerRow, claimable: Claimable) -> bool:
@@ -182,7 +188,7 @@ class Classifier:
             claimable.doubted.append((document, row))
             return False
         if self._observe:
-            self._block(document, row, BlockedError(f"in doubt since {row.done_by}"), Outcome.IN_DOUBT)
+            self.block(document, row, BlockedError(f"in doubt since {row.done_by}"), Outcome.IN_DOUBT)
             return False
         return self.settled([(document, row)], claimable.known)
 
@@ -197,7 +203,7 @@ class Classifier:
         if settled.error is not None:
             self._ledger.expire(self._space.key_date, rows, self._asking.identity.describe())
             for document, row in members:
-                self._block(document, row, settled.error, Outcome.IN_DOUBT)
+                self.block(document, row, settled.error, Outcome.IN_DOUBT)
         elif settled.verdict == "happened":
             for document, row in members:
                 self._return_stored(document, None)
@@ -232,16 +238,19 @@ class Classifier:
             f"{self._space.describe(document.name)} is in progress elsewhere: {holder}. Nothing was executed here; "
             "another try finds its result."
         )
+        self.not_done[document.key_hash] = Outcome.WAITING
         self._report.add_waiting(Held(document.key_hash, document.name, holder), error)
         if not self._resumed:
             self._event("blocked", document, row, str(error))
 
-    def _block(self, document: Document, row: LedgerRow | None, error: BaseException, outcome: Outcome) -> None:
+    def block(self, document: Document, row: LedgerRow | None, error: BaseException, outcome: Outcome) -> None:
+        """Report a document that may not run; in observe mode keep it, so that the caller calls it all the same."""
         if self._observe:
             log.warning("observe: would have blocked %s", error)
             self._event("would_block", document, row, str(error))
             self.observed.append((document, row))
             return
+        self.not_done[document.key_hash] = outcome
         because = f"{type(error).__name__}, {row.done_by}" if row is not None else type(error).__name__
         self._report.add_error(outcome, document.name, error, because)
         self._event("blocked", document, row, str(error))

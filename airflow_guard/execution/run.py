@@ -239,6 +239,8 @@ class _Session:
         claimable = self._classifier.classify(split.unique)
         self._gatherer.add(claimable)
         outcomes = self._claim_and_run(claimable.new, claimable.known)
+        outcomes |= self._classifier.not_done
+        self._classifier.not_done.clear()
         for document in split.repeated:
             outcome = outcomes.get(document.key_hash, Outcome.REPLAYED)
             again = Outcome.REPLAYED if outcome is Outcome.EXECUTED else outcome
@@ -262,7 +264,7 @@ class _Session:
             for document in (*new, *known):
                 self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
                 self._report.retryable = True
-            return {}
+            return {document.key_hash: Outcome.RELEASED for document in (*new, *known)}
         own, won = self._claim(new, known)
         if not won:
             return {}
@@ -336,14 +338,13 @@ class _Session:
         found = Claimable()
         self._classifier.look_again(documents, found)
         self._classifier.not_won([document for document, _ in found.doubted], "another attempt had this batch")
-        documents = [document for document, _ in found.batches]
         error = DocumentError(
             f"{self._space.describe(None)}: batch {batch_id} must be repeated as it was, and {len(missing)} of its "
-            f"documents are not listed any more ({', '.join(str(name) for name in missing[:5])}). List them again, or "
-            "settle the batch with airflow-guard resolve."
+            f"documents are not listed any more ({', '.join(str(name) for name in missing[:5])}). List them again. Nothing "
+            "of it has happened: to execute the others one by one, run them with call_per=\"document\"."
         )
-        for document in documents:
-            self._report.add_error(Outcome.BLOCKED, document.name, error)
+        for document, row in found.batches:
+            self._classifier.block(document, row, error, Outcome.BLOCKED)
 
     def _write_events(self) -> None:
         events = self._classifier.events[: max(0, MAX_EVENTS - self._events_written)]

@@ -172,8 +172,13 @@ class BusinessTransaction:
         """
 
         def work(connection: sa.Connection) -> Ending:
+            statements, key_date = self._ledger.statements, self._own.key_date
+            plain = statements.plain.run(connection, key_date, self._hashes)
+            if sum(row.owner_token == self._own.token for row in plain) != len(self._hashes):
+                # Only after our transaction has ended can another token be there; its owner may hold the row for long.
+                return Ending.LOST
             self._ledger.database.limit_locks(connection)
-            locked = self._ledger.statements.lock.run(connection, self._own.key_date, self._hashes).all()
+            locked = statements.lock.run(connection, key_date, self._hashes).all()
             return _ending([row for row in locked if row.owner_token == self._own.token], len(self._hashes))
 
         try:

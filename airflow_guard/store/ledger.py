@@ -392,8 +392,15 @@ class Ledger:
     def _account_for(
         self, connection: sa.Connection, own: Ownership, change: Change, hashes: Sequence[str], values: dict[str, Any]
     ) -> set[str]:
-        locked = self.statements.lock.run(connection, own.key_date, hashes).all()
-        rows = {row.key_hash: row for row in locked}
+        # Once another token is there, ours never comes back: such a row is not waited for, since its owner may hold
+        # it for as long as a callable runs. Ours may be held by a commit whose answer was lost.
+        self.database.limit_locks(connection)
+        rows = {row.key_hash: row for row in self.statements.plain.run(connection, own.key_date, hashes)}
+        ours_now = sorted(key_hash for key_hash, row in rows.items() if row.owner_token == own.token)
+        if ours_now:
+            rows |= {
+                row.key_hash: row for row in self.statements.lock.run(connection, own.key_date, ours_now)
+            }
         lost = set()
         for key_hash in hashes:
             row = rows.get(key_hash)

@@ -124,6 +124,9 @@ class Statements:
         self.lock = self._by_keys(sa.select(e).order_by(e.c.key_hash).with_for_update(of=e))
         """Lock keys; waits for any transaction that still holds them (an unknown commit)."""
 
+        self.plain = self._by_keys(sa.select(e))
+        """All of a row, without waiting for anybody who holds it."""
+
         self.batch_members = sa.select(e.c.key_hash, e.c.document, e.c.batch_id).where(
             e.c.key_date == sa.bindparam("d"), e.c.batch_id.in_(sa.bindparam("batch_ids", expanding=True))
         )
@@ -189,7 +192,8 @@ class Statements:
             phase=_constant(Phase.BEGUN),
             begun_at=utc_now(),
             first_begun_at=sa.func.coalesce(e.c.first_begun_at, utc_now()),
-            batch_id=sa.func.coalesce(e.c.batch_id, sa.bindparam("batch", type_=e.c.batch_id.type)),
+            # What this attempt's receiver gets: also NULL, for a document of a former batch that is executed alone.
+            batch_id=sa.bindparam("batch", type_=e.c.batch_id.type),
         )
         """in_progress: none → begun. Committed before the callable is entered."""
 
@@ -248,7 +252,7 @@ class Statements:
             )
             .values(
                 phase=_constant(Phase.BEGUN), begun_at=utc_now(),
-                first_begun_at=sa.func.coalesce(e.c.first_begun_at, utc_now()),
+                first_begun_at=sa.func.coalesce(e.c.first_begun_at, utc_now()), batch_id=sa.null(),
             )
             .returning(e.c.key_hash)
             .cte("begun")

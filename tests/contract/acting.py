@@ -251,13 +251,21 @@ class Lease:
         return world.actor(index, at + 1)._replace(over=over)
 
 
-def keeps_the_promise(bench: Bench, world: World, end: bool) -> None:
-    """Assert what must hold in every world, whoever is killed there.
+def never_twice(bench: Bench, world: World, end: bool) -> None:
+    """Assert that the effect has happened once at most, or somebody had said that it did not.
 
-    :raises AssertionError: it does not.
+    :raises AssertionError: it has happened twice.
     """
     standing = [token for token in world.effects if token not in world.disowned]
     assert len(standing) <= 1, "executed twice, and nobody had said that the first did not happen"
+
+
+def keeps_the_promise(bench: Bench, world: World, end: bool) -> None:
+    """Assert what must hold in every world, whoever is killed there: never twice, never lost.
+
+    :raises AssertionError: it does not.
+    """
+    never_twice(bench, world, end)
     accepted = [told for told in world.history if told.startswith("complete") and told.endswith("accepted")]
     assert len(accepted) <= 1, "two attempts were told that theirs is the one"
     if world.row is None:
@@ -266,7 +274,7 @@ def keeps_the_promise(bench: Bench, world: World, end: bool) -> None:
     gone = world._replace(over=EVERYBODY)  # as if all were killed here
     seen, _ = bench.make(gone, "look")
     if seen.verdict in CLAIMABLE:
-        assert not standing, "an effect is forgotten: the key can be claimed again"
+        assert set(world.effects) <= world.disowned, "an effect is forgotten: the key can be claimed again"
         won, _ = bench.make(gone, "claim", SOMEBODY_NEW, 0, True)
         assert won, "the key is lost: it looks claimable and cannot be claimed"
     elif seen.verdict is Verdict.DONE:

@@ -1,7 +1,8 @@
-"""Attempts at keys of a real ledger, stepped by a test."""
+"""Attempts at keys of a real ledger, stepped by a test, and sessions that meet at one row."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,10 @@ from airflow_guard.store.migrate import migrate
 from airflow_guard.store.task_runs import TaskTry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from airflow_guard.core.guard import LedgerRow
+    from tests.databases import DatabaseUnderTest
 
 DAY = date(2025, 3, 31)
 SPACE = KeySpace("statements", "post_statement", DAY)
@@ -83,10 +87,7 @@ def documents_of(space: KeySpace, *names: str | None) -> list[Document]:
     """Return documents as a task would list them."""
     hasher = space.hasher()
     hashes = [hasher.key_hash(name) for name in names]
-    return [
-        Document(name, name, key_hash, hasher)
-        for name, key_hash in zip(names, hashes, strict=True)
-    ]
+    return [Document(name, name, key_hash, hasher) for name, key_hash in zip(names, hashes, strict=True)]
 
 
 def opened(ledger: Ledger, space: KeySpace = SPACE, run_id: str = "scheduled__2025-03-31", **who: Any) -> int:
@@ -122,3 +123,60 @@ def attempt(
 def events_of(ledger: Ledger, key_date: date, key_hash: str) -> list[Any]:
     with ledger.database.engine.connect() as connection:
         return ledger.events.of_key(connection, key_date, key_hash)
+
+
+def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Start work in a thread; the returned function waits for it and returns what it returned or raised."""
+    outcome: list[Any] = []
+
+    def run() -> None:
+        try:
+            outcome.append(work())
+        except Exception as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def wait() -> Any:
+        thread.join(90)
+        return outcome[0]
+
+    return wait
+
+
+class held_before_commit:  # noqa: N801 - reads like a function
+    """Run work on a ledger of its own and hold it just before its commit; ``skip`` commits pass before.
+
+    The ``with`` block begins when it stands there, and gets what lets it go on and what returns its outcome.
+    What the block starts before it releases has at least sent its first statement: the release waits for the
+    database to have it.
+    """
+
+    def __init__(self, database: DatabaseUnderTest, work: Callable[[Ledger], Any], *, skip: int = 0) -> None:
+        self._ledger = Ledger(LedgerDatabase(database.url))
+        self._work = work
+        self._stands, self._go_on = threading.Event(), threading.Event()
+        left = [skip]
+
+        @sa.event.listens_for(self._ledger.database.engine, "commit")
+        def hold(connection: sa.Connection) -> None:
+            if left[0]:
+                left[0] -= 1
+                return
+            self._stands.set()
+            assert self._go_on.wait(60)
+
+    def __enter__(self) -> tuple[Callable[[], None], Callable[[], Any]]:
+        self._outcome = in_thread(lambda: self._work(self._ledger))
+        assert self._stands.wait(60)
+        return self._release, self._outcome
+
+    def _release(self) -> None:
+        threading.Event().wait(0.3)  # either order is right; this makes the interesting one likely
+        self._go_on.set()
+
+    def __exit__(self, *error: object) -> None:
+        self._go_on.set()
+        self._outcome()
+        self._ledger.database.dispose()

@@ -175,8 +175,7 @@ class Bench:
         """Read back what a call has left."""
         e = self.ledger.database.tables.execution
         found = sa.select(e).where(e.c.key_date == SPACE.key_date, e.c.key_hash == key.document.key_hash)
-        with self.ledger.database.engine.connect() as connection:
-            row = connection.execute(found).first()
+        row = self.ledger.database.read(lambda connection: connection.execute(found).first())
         if row is None:
             return None
         columns = tuple(getattr(row, name) for name in COPIED)

@@ -177,8 +177,10 @@ class LiveExplorer:
 
     def _postings(self, key: Key) -> tuple[str, ...]:
         found = sa.text("SELECT token FROM posting WHERE key_hash = :key ORDER BY token")
-        with self.ledger.database.engine.connect() as connection:
-            return tuple(connection.execute(found, {"key": key.document.key_hash}).scalars())
+        values = {"key": key.document.key_hash}
+        return self.ledger.database.read(
+            lambda connection: tuple(connection.execute(found, values).scalars())
+        )
 
     def _examine(self, key: LiveKey, schedule: Schedule) -> None:
         """Assert what must hold when all processes are killed here, and their transactions rolled back."""

@@ -71,6 +71,7 @@ def test_adopted_documents_are_done_for_every_later_run(ledger: Ledger) -> None:
     assert set(found(ledger, on(date(2024, 12, 31)), "INV-2")) == {"INV-2"}
 
 
+@databases("sqlite")
 def test_a_document_is_adopted_under_the_key_that_the_operator_makes_of_it(ledger: Ledger) -> None:
     decomposed = "Ru\u0308ckla\u0308ufer-7"
     adopted(ledger, f'business_date,document\n2025-03-31,"  {decomposed} "\n')
@@ -157,6 +158,7 @@ def test_one_bad_row_takes_everything_back_and_all_bad_rows_are_named(ledger: Le
     assert (count(ledger), count(ledger, "event")) == (0, 0)
 
 
+@databases("sqlite")
 def test_more_bad_rows_than_can_be_named_are_counted(ledger: Ledger) -> None:
     with pytest.raises(ResolutionError, match=r"30 of 30 rows(.|\n)*and 10 more"):
         adopted(ledger, "business_date,document\n" + "2025-3-31,A\n" * 30)
@@ -247,6 +249,7 @@ def test_history_comes_from_a_query_on_the_ledgers_own_database(
     assert found(ledger, SPACE, "ST-0007")["ST-0007"].result == "7"
 
 
+@databases("sqlite", "postgres_embedded")
 @pytest.mark.parametrize(
     ("sql", "says"),
     [

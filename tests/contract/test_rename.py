@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -23,10 +22,20 @@ from airflow_guard.store import aliases
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger, Ownership
 from airflow_guard.store.rename import CHUNK, Renamed, rename
-from tests.contract.attempts import DAY, SPACE, attempt, documents_of, new_ledger, opened
+from tests.contract.attempts import (
+    DAY,
+    SPACE,
+    attempt,
+    documents_of,
+    held_before_commit,
+    in_thread,
+    new_ledger,
+    opened,
+)
+from tests.databases import databases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from tests.databases import DatabaseUnderTest
 
@@ -234,6 +243,7 @@ def test_a_key_that_exists_under_both_names_refuses_the_rename(ledger: Ledger) -
     assert aliases.resolve(ledger, *OLD) == OLD
 
 
+@databases("sqlite")
 @pytest.mark.parametrize("words", [{"reason": " "}, {"actor": ""}])
 def test_a_rename_without_reason_or_name_is_refused(ledger: Ledger, words: dict[str, str]) -> None:
     with pytest.raises(ResolutionError):
@@ -375,60 +385,3 @@ def one_try(ledger: Ledger, todo: list[str], effects: list[str]) -> list[str]:
             left.remove(str(document.name))
     ledger.runs.close(run, "done", {})
     return left
-
-
-def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
-    """Start work in a thread; the returned function waits for it and returns what it returned or raised."""
-    outcome: list[Any] = []
-
-    def run() -> None:
-        try:
-            outcome.append(work())
-        except Exception as error:
-            outcome.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def wait() -> Any:
-        thread.join(90)
-        return outcome[0]
-
-    return wait
-
-
-class held_before_commit:  # noqa: N801 - reads like a function
-    """Run work on a ledger of its own and hold it just before its commit; ``skip`` commits pass before.
-
-    The ``with`` block begins when it stands there, and gets what lets it go on and what returns its outcome.
-    What the block starts before it releases has at least sent its first statement: the release waits for the
-    database to have it.
-    """
-
-    def __init__(self, database: DatabaseUnderTest, work: Callable[[Ledger], Any], *, skip: int = 0) -> None:
-        self._ledger = Ledger(LedgerDatabase(database.url))
-        self._work = work
-        self._stands, self._go_on = threading.Event(), threading.Event()
-        left = [skip]
-
-        @sa.event.listens_for(self._ledger.database.engine, "commit")
-        def hold(connection: sa.Connection) -> None:
-            if left[0]:
-                left[0] -= 1
-                return
-            self._stands.set()
-            assert self._go_on.wait(60)
-
-    def __enter__(self) -> tuple[Callable[[], None], Callable[[], Any]]:
-        self._outcome = in_thread(lambda: self._work(self._ledger))
-        assert self._stands.wait(60)
-        return self._release, self._outcome
-
-    def _release(self) -> None:
-        threading.Event().wait(0.3)  # either order is right; this makes the interesting one likely
-        self._go_on.set()
-
-    def __exit__(self, *error: object) -> None:
-        self._go_on.set()
-        self._outcome()
-        self._ledger.database.dispose()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,10 +12,20 @@ from sqlalchemy.exc import OperationalError
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import resolution
-from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.ledger import Ledger
+from airflow_guard.store.ledger import Ledger, Ownership
 from airflow_guard.store.resolution import Judged, mark_doubt_expired, resolve_many
-from tests.contract.attempts import DAY, Attempt, attempt, events_of, new_ledger
+from tests.contract.attempts import (
+    DAY,
+    SPACE,
+    Attempt,
+    attempt,
+    events_of,
+    held_before_commit,
+    in_thread,
+    new_ledger,
+    opened,
+)
+from tests.databases import databases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +95,7 @@ def test_c27_each_resolution_leaves_who_when_from_to_and_why(ledger: Ledger) -> 
     assert "statements / post_statement / 2025-03-31 / INV-1" in event.key_text
 
 
+@databases("sqlite")
 @pytest.mark.parametrize("words", [{"reason": ""}, {"reason": " \n\t"}, {"actor": "  "}])
 def test_c27_a_missing_reason_or_name_is_refused(ledger: Ledger, words: dict[str, str]) -> None:
     killed = attempt(ledger, "INV-1").begin().die()
@@ -110,52 +121,19 @@ def test_c27_of_two_simultaneous_resolutions_one_is_refused(
 ) -> None:
     """The second stands at the row that the first has changed and not yet committed."""
     killed = attempt(ledger, "INV-1").begin().die()
-    changed, second_asks = threading.Event(), threading.Event()
-    ledgers = [Ledger(LedgerDatabase(database.url)) for _ in range(2)]
-
-    @sa.event.listens_for(ledgers[0].database.engine, "commit")
-    def hold(connection: sa.Connection) -> None:
-        changed.set()
-        assert second_asks.wait(30)
-
-    # SQLite locks at BEGIN, the others at the row: both are where the second has to wait for the first.
-    @sa.event.listens_for(ledgers[1].database.engine, "checkout")
-    def about_to_begin(*arguments: Any) -> None:
-        if database.kind == "sqlite":
-            second_asks.set()
-
-    @sa.event.listens_for(ledgers[1].database.engine, "before_cursor_execute")
-    def about_to_lock(*arguments: Any) -> None:
-        if "FOR UPDATE" in arguments[2]:
-            second_asks.set()
-
-    outcomes: dict[int, Any] = {}
-
-    def settle(which: int, decision: str) -> None:
-        try:
-            outcomes[which] = resolution.resolve(
-                ledgers[which], DAY, killed.hashes[0], killed.own.token, decision,
-                actor=f"person {which}", reason="looked",
-            )  # fmt: skip
-        except Exception as error:
-            outcomes[which] = error
-
     other = {"happened": "did_not_happen", "did_not_happen": "happened"}[first]
-    threads = [threading.Thread(target=settle, args=(0, first))]
-    threads[0].start()
-    assert changed.wait(30)
-    threads.append(threading.Thread(target=settle, args=(1, other)))
-    threads[1].start()
-    for thread in threads:
-        thread.join(60)
-    for each in ledgers:
-        each.database.dispose()
 
-    assert [settled.key_hash for settled in outcomes[0]] == killed.hashes
-    assert isinstance(outcomes[1], StaleResolution), outcomes[1]
-    assert "person 0" in str(outcomes[1])
-    expected = {"happened": State.COMPLETED, "did_not_happen": State.FAILED}[first]
-    assert killed.row().state is expected
+    def settle(own_ledger: Ledger) -> Any:
+        return resolve(replace(killed, ledger=own_ledger), first, actor="the first")
+
+    with held_before_commit(database, settle) as (release, first_outcome):
+        second = in_thread(lambda: resolve(killed, other, actor="the second"))
+        release()
+        assert [settled.key_hash for settled in first_outcome()] == killed.hashes
+        second_outcome = second()
+    assert isinstance(second_outcome, StaleResolution), second_outcome
+    assert "by the first" in str(second_outcome)
+    assert killed.row().state is {"happened": State.COMPLETED, "did_not_happen": State.FAILED}[first]
     assert len(events_of(ledger, DAY, killed.hashes[0])) == 2
 
 
@@ -194,6 +172,49 @@ def test_an_answer_at_the_moment_of_a_claim_is_about_the_attempt_before_it(ledge
     assert second.row().state is State.COMPLETED
 
 
+def test_a_claim_at_the_moment_of_a_resolution_sees_all_of_it_or_nothing(
+    ledger: Ledger, database: DatabaseUnderTest
+) -> None:
+    doubtful = attempt(ledger, "INV-1").begin().doubt("timeout")
+
+    def did_not_happen(other: Ledger) -> Any:
+        return resolve(replace(doubtful, ledger=other), "did_not_happen")
+
+    own = Ownership.new(DAY, opened(ledger), "test")
+    with held_before_commit(database, did_not_happen) as (release, resolved):
+        claiming = in_thread(lambda: ledger.claim(own, SPACE, [], doubtful.documents))
+        release()
+        assert len(resolved()) == 1
+        won = claiming()
+    row = doubtful.row()
+    if won:
+        assert (row.state, row.attempt, row.owner_token) == (State.IN_PROGRESS, 2, own.token)
+    else:
+        assert (row.state, row.attempt) == (State.FAILED, 1)
+    with pytest.raises(StaleResolution):
+        resolve(doubtful, "happened")
+
+
+def test_an_answer_that_waits_for_a_claim_is_about_an_earlier_attempt(
+    ledger: Ledger, database: DatabaseUnderTest
+) -> None:
+    first = attempt(ledger, "INV-1").begin().doubt("timeout")
+    resolve(first, "did_not_happen")
+
+    def claim(other: Ledger) -> Any:
+        own = Ownership.new(DAY, opened(other), "test")
+        return other.claim(own, SPACE, [], first.documents)
+
+    with held_before_commit(database, claim, skip=1) as (release, claimed):
+        answering = in_thread(lambda: resolve(first, "happened"))
+        release()
+        assert len(claimed()) == 1
+        outcome = answering()
+    assert isinstance(outcome, StaleResolution), outcome
+    assert "earlier attempt" in str(outcome)
+    assert first.row().attempt == 2
+
+
 def test_a_late_report_of_the_attempt_itself_beats_a_resolution(ledger: Ledger) -> None:
     late = attempt(ledger, "INV-1").begin().die()
     mark_doubt_expired(ledger, DAY, [late.row()], "test")
@@ -203,6 +224,7 @@ def test_a_late_report_of_the_attempt_itself_beats_a_resolution(ledger: Ledger) 
     assert late.row().state is State.COMPLETED
 
 
+@databases("sqlite")
 def test_an_unknown_key_is_refused(ledger: Ledger) -> None:
     with pytest.raises(ResolutionError, match="no key"):
         resolution.resolve(ledger, DAY, "0" * 32, "1" * 32, "happened", actor="ana", reason="x")
@@ -248,6 +270,7 @@ def test_r03_a_follow_up_whose_attempt_was_killed_can_be_settled(ledger: Ledger)
     assert done.row().follow_up is FollowUp.SETTLED
 
 
+@databases("sqlite")
 @pytest.mark.parametrize("decision", ["waive", "send_again", "followed_up"])
 def test_a_decision_that_does_not_fit_names_those_that_do(ledger: Ledger, decision: str) -> None:
     doubtful = attempt(ledger, "INV-1").begin().doubt("timeout")
@@ -257,6 +280,7 @@ def test_a_decision_that_does_not_fit_names_those_that_do(ledger: Ledger, decisi
     assert doubtful.row().state is State.IN_DOUBT
 
 
+@databases("sqlite")
 def test_an_unknown_decision_is_refused(ledger: Ledger) -> None:
     with pytest.raises(ResolutionError, match="no decision 'maybe'"):
         resolve(attempt(ledger, "INV-1"), "maybe")

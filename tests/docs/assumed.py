@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import date
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from datetime import date
+    from pathlib import Path
 
 
 class Bank:
@@ -50,7 +52,7 @@ def names(folder: Path) -> dict[str, Any]:
         "post_statement": post_statement,
         "posted_statements": statements_of,
         "payment_order": lambda batch_id, documents: repr((batch_id, documents)).encode(),
-        "build_order": lambda payload: dict(payload),
+        "build_order": dict,
         "archive": lambda order, receipt: None,
         "mailer": bank,
     }

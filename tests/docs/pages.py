@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-_FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<info>.*)$")
+_FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<info>[^`]*)$")
 _HEADING = re.compile(r"^(#{1,6}) (.+)$")
 _LINK = re.compile(r"(?<!!)\[(?:[^\]\[]|\[[^\]]*\])*\]\((?P<target>[^)\s]+)\)")
 
@@ -94,7 +94,7 @@ def page(name: str) -> Page:
             block = (fence["fence"], fence["info"].split(), number + 1, [])
             prose.append("")
         elif block is not None and fence and fence["fence"] == block[0] and not fence["info"].strip():
-            mark, info, start, lines = block
+            _, info, start, lines = block
             language, *words = info or [""]
             fences.append(Fence(name, start, language, tuple(words), "\n".join(lines) + "\n"))
             block = None

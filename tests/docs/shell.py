@@ -7,7 +7,6 @@ import io
 import logging
 import shlex
 from datetime import UTC, datetime
-from pathlib import Path
 from runpy import run_path
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,12 @@ from tests.airflow_environment import run_dag_test
 from tests.docs.parsing import noted_dags
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pytest
+
+
+_SETTINGS = {"AIRFLOW_HOME", "AIRFLOW__CORE__LOAD_EXAMPLES", "AIRFLOW__CORE__DAGS_FOLDER"}
 
 
 def commands_of(text: str) -> list[list[str]]:
@@ -94,7 +98,7 @@ class Shell:
             self._patch.setenv(name, value)
         else:
             # Airflow reads its settings once; the test session has its own.
-            assert name in {"AIRFLOW_HOME", "AIRFLOW__CORE__LOAD_EXAMPLES", "AIRFLOW__CORE__DAGS_FOLDER"}, name
+            assert name in _SETTINGS, name
 
     def _test(self, dag_id: str, day: str) -> None:
         with noted_dags() as made:

@@ -31,8 +31,9 @@ def a_night(url: str) -> None:
 
     with TestLedger(url) as ledger:
         documents = [f"PAY-{number}" for number in (16, 17, 18, 19)]
+        day = "2026-01-30"
         ledger.run(
-            send, documents=documents, key_namespace="payments", business_date="2026-01-30", deployment="default"
+            send, documents=documents, key_namespace="payments", business_date=day, deployment="default"
         )
 
 

@@ -1,4 +1,4 @@
-"""The tutorial, done as a reader does it: every file is written, every command is run, and what it says comes."""
+"""The tutorial as a reader does it: every file is written, every command run, and what it says comes."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ def test_the_tutorial_gives_what_it_says(
 
 
 def occurs(line: str, output: str) -> bool:
-    """Return whether a line of the page is in an output; ``…`` stands for anything, runs of spaces for one."""
+    """Return whether a line of the page is in an output; ``…`` stands for anything, a space for several."""
     pattern = r"\s+".join(map(re.escape, line.split())).replace("…", ".*")
     return re.search(pattern, output) is not None

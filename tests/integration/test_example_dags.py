@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from datetime import UTC, datetime
-from decimal import Decimal
+from datetime import UTC, date, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from runpy import run_path
 from typing import TYPE_CHECKING, Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 import pytest
 import sqlalchemy as sa
@@ -24,6 +23,7 @@ from tests.databases import databases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from decimal import Decimal
 
     from airflow.models.dagrun import DagRun
     from airflow.sdk import DAG
@@ -99,7 +99,8 @@ def test_an_example_parses_without_any_setup(name: str, airflow_home: Path) -> N
 def contracts(bank: Bank, count: int) -> None:
     """Make contracts whose fees differ."""
     bank.run(
-        "CREATE TABLE contract (contract_no int PRIMARY KEY, contract_id text, holder text, monthly_fee numeric(12, 2))"
+        "CREATE TABLE contract "
+        "(contract_no int PRIMARY KEY, contract_id text, holder text, monthly_fee numeric(12, 2))"
     )
     bank.run("CREATE TABLE settlement (contract_id text, month_end date, amount numeric(12, 2))")
     bank.run(
@@ -111,7 +112,8 @@ def contracts(bank: Bank, count: int) -> None:
 def settled(bank: Bank) -> tuple[int, int, Decimal]:
     """Return how many settlements there are, of how many contracts, and their total."""
     ((count, distinct, total),) = bank.rows(
-        "SELECT count(*), count(DISTINCT contract_id), sum(amount) FROM settlement WHERE month_end = '2026-01-31'"
+        "SELECT count(*), count(DISTINCT contract_id), sum(amount) FROM settlement "
+        "WHERE month_end = '2026-01-31'"
     )
     return count, distinct, total
 
@@ -124,7 +126,7 @@ def test_the_settlement_settles_every_contract_once_in_mapped_chunks(
     fees = bank.one("SELECT sum(monthly_fee) FROM contract")
 
     run = start_run(dag, logical_at=berlin("2026-01-31 22:00")).go()
-    assert run.states() == {name: "success" for name in ("chunks", "settle[0]", "settle[1]")}
+    assert run.states() == dict.fromkeys(("chunks", "settle[0]", "settle[1]"), "success")
     assert settled(bank) == (2_100, 2_100, fees)
     assert [run.result("settle", index)["executed"] for index in range(2)] == [2_000, 100]
 
@@ -163,25 +165,26 @@ def bank_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def payments(bank: Bank, *due: tuple[str, str, str]) -> None:
     """Make payments, each an id, a due date and an amount."""
     bank.run(
-        "CREATE TABLE IF NOT EXISTS payment (end_to_end_id text PRIMARY KEY, iban text, amount numeric(12, 2), "
-        "due_date date, confirmed_at timestamptz)"
+        "CREATE TABLE IF NOT EXISTS payment (end_to_end_id text PRIMARY KEY, iban text, "
+        "amount numeric(12, 2), due_date date, confirmed_at timestamptz)"
     )
     bank.run(
-        "INSERT INTO payment VALUES (:id, 'DE02120300000000202051', CAST(:amount AS numeric), CAST(:due AS date))",
-        [{"id": payment, "due": day, "amount": amount} for payment, day, amount in due],
+        "INSERT INTO payment VALUES (:id, 'DE02120300000000202051', CAST(:amount AS numeric), :due)",
+        [{"id": payment, "due": date.fromisoformat(day), "amount": amount} for payment, day, amount in due],
     )
 
 
 def files(folder: Path) -> list[list[str]]:
     """Return the payments of each file that the bank can see, oldest first."""
     orders = sorted((folder / "in").glob("*.xml"), key=lambda path: path.stat().st_mtime_ns)
-    return [[each.text or "" for each in ElementTree.parse(path).iter("EndToEndId")] for path in orders]
+    return [[each.text or "" for each in ET.parse(path).iter("EndToEndId")] for path in orders]
 
 
 def test_a_payment_that_is_listed_again_tomorrow_is_not_paid_again(
     bank: Bank, bank_folder: Path, run_dag_test: Callable[..., DagRun]
 ) -> None:
-    payments(bank, ("E-1", "2026-01-29", "10.00"), ("E-2", "2026-01-29", "0.01"), ("E-3", "2026-01-30", "5.00"))
+    payments(bank, ("E-1", "2026-01-29", "10.00"), ("E-2", "2026-01-29", "0.01"))
+    payments(bank, ("E-3", "2026-01-30", "5.00"))
     dag = example("payment_file")
 
     thursday = start_run(dag, logical_at=berlin("2026-01-29 14:00")).go()
@@ -253,14 +256,12 @@ def test_a_payment_file_that_the_bank_has_taken_away_stays_in_doubt(bank: Bank, 
 # -- customer notification --------------------------------------------------------------------------------
 
 
-
-
 @contextmanager
 def refusing_mailer() -> Iterator[str]:
     """A gateway that answers 422 to every notification."""
 
     class Refuse(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:  # noqa: N802 - the server's name
+        def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"]))
             self.send_response(422)
             self.end_headers()
@@ -280,8 +281,8 @@ def refusing_mailer() -> Iterator[str]:
 def statements(bank: Bank, *numbers: str) -> None:
     """Make posted statements of 30 January."""
     bank.run(
-        "CREATE TABLE IF NOT EXISTS statement (statement_no text PRIMARY KEY, email text, closing numeric(12, 2), "
-        "business_date date)"
+        "CREATE TABLE IF NOT EXISTS statement "
+        "(statement_no text PRIMARY KEY, email text, closing numeric(12, 2), business_date date)"
     )
     bank.run(
         "INSERT INTO statement VALUES (:no, 'a@example.org', 12.50, '2026-01-30')",
@@ -352,8 +353,9 @@ def test_a_mailer_that_is_down_has_received_nothing_and_a_refusal_is_final(
 
 
 def positions(bank: Bank) -> None:
-    bank.run("CREATE TABLE net_position (participant text, business_date date, cycle text, net numeric(12, 2))")
-    bank.run("CREATE TABLE booking (participant text, business_date date, cycle text, amount numeric(12, 2))")
+    columns = "participant text, business_date date, cycle text"
+    bank.run(f"CREATE TABLE net_position ({columns}, net numeric(12, 2))")
+    bank.run(f"CREATE TABLE booking ({columns}, amount numeric(12, 2))")
     bank.run(
         "INSERT INTO net_position SELECT p, '2026-01-30', c, 100 FROM unnest(ARRAY['A', 'B']) p, "
         "unnest(ARRAY['09:00', '12:00', '15:00', '18:00']) c"

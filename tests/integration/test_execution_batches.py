@@ -238,3 +238,30 @@ def test_documents_with_content_keep_their_payload_when_the_batch_is_repeated(bo
     changed = books.run(send, mapped(numbered(3), "13.00"), try_number=3, **rules)
     assert counts(changed) == {"blocked": 3}
     assert "changed: amount" in str(changed.errors[0][1])
+
+
+def test_documents_of_a_former_batch_that_are_executed_alone_are_on_their_own(books: Books) -> None:
+    """After ``call_per`` was changed: what the receiver got is each document's key, not the batch's."""
+    books.run(sending(books, NotExecuted("closed"), sent=False), numbered(3), **BATCHES)
+    asked: list[str] = []
+
+    def verify(document: str, idempotency_key: str) -> bool | None:
+        asked.append(idempotency_key)
+        return None
+
+    def pay(document: str, idempotency_key: str) -> None:
+        books.receiver.call(document, key=idempotency_key)
+        if document != "D-0001":
+            raise TimeoutError
+
+    effect = External(verify=verify, settle_after=timedelta(0))
+    report = books.run(pay, numbered(3), try_number=2, side_effect=effect)
+    assert counts(report) == {"executed": 1, "in_doubt": 2}
+    sent = {call["document"]: call["key"] for call in books.receiver.calls()}
+    assert {row.batch_id for row in books.rows()} == {None}
+
+    again = books.run(pay, numbered(3), try_number=3, side_effect=effect)
+    assert counts(again) == {"replayed": 1, "in_doubt": 2}
+    assert sorted(asked) == sorted([sent["D-0002"], sent["D-0003"]])
+    books.resolve("D-0002", "happened")
+    assert books.states() == {"D-0001": "completed", "D-0002": "completed", "D-0003": "in_doubt"}

@@ -59,8 +59,8 @@ def test_c15_stop_on_failure_stops_before_the_next_document(books: Books) -> Non
         books.receiver.call(document)
 
     report = books.run(pay, numbered(1000), stop_on_failure=True)
-    assert counts(report)["executed"] == 499
-    assert report.failures == 501 if report.documents == 1000 else report.stopped is not None
+    assert counts(report) == {"executed": 499, "failed": 1}
+    assert report.stopped is not None, "the second half was not even listed"
     assert failure(report).retryable
     assert books.receiver.documents() == numbered(499)
     again = books.run(pay, numbered(1000), try_number=2, stop_on_failure=True)
@@ -91,7 +91,7 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak * 1024
 
 
-@databases("sqlite", "postgres_embedded")
+@databases("postgres_embedded")
 def test_a_generator_of_many_documents_stays_in_bounded_memory(
     books: Books, start_worker: Callable[..., Worker]
 ) -> None:

@@ -43,7 +43,7 @@ def _demo(*arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_disturbed_month_is_posted_and_notified_exactly_once(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
 
@@ -109,7 +109,7 @@ class _Books:
 
     def verdict(self) -> tuple[bool, dict[str, int]]:
         proof = summary.prove(self.bank, self.statements, self.journal, self.letters, [])
-        right = report.show(Console(file=io.StringIO()), self.bank, [], proof, self.journal, "core_banking")
+        right = report.show(Console(file=io.StringIO()), self.bank, [], proof, self.journal)
         return right, summary.summary_of(self.bank, proof)
 
 

@@ -1,0 +1,339 @@
+"""The ledger against a plain model of it, on every database: whatever is called in whatever order, both agree."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import hypothesis.strategies as st
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from airflow_guard.core.errors import ResolutionError
+from airflow_guard.core.states import PHASES_OF_STATE, FollowUp, Phase, State
+from airflow_guard.store import resolution
+from airflow_guard.store.dialects import utc_after
+from airflow_guard.store.ledger import Ledger, Ownership
+from tests.contract.attempts import SPACE, documents_of, new_ledger, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from airflow_guard.core.documents import Document
+    from tests.databases import DatabaseKind, DatabaseUnderTest
+
+_numbers = itertools.count(1)
+KEYS = ("a", "b", "c")
+EXAMPLES = {"sqlite": 60, "postgres_embedded": 40, "postgres_server": 20, "mariadb": 12}
+IN_DOUBT_PHASES = {Phase.BEGUN, Phase.IN_TRANSACTION}
+
+
+@dataclass
+class Modelled:
+    """What the model knows of a key."""
+
+    token: str
+    run: int
+    state: State = State.IN_PROGRESS
+    phase: Phase = Phase.NONE
+    follow_up: FollowUp = FollowUp.NONE
+    attempt: int = 1
+    result: str | None = None
+    error: str | None = None
+    begun: bool = False
+
+    def to(self, state: State, phase: Phase, **more: Any) -> None:
+        self.state, self.phase = state, phase
+        for name, value in more.items():
+            setattr(self, name, value)
+
+    @property
+    def at(self) -> tuple[State, Phase]:
+        return self.state, self.phase
+
+
+@dataclass
+class Model:
+    """The state machine of the ledger in plain Python: one dictionary, no database."""
+
+    rows: dict[str, Modelled] = field(default_factory=dict)
+    alive: set[int] = field(default_factory=set)
+
+    def in_doubt(self, row: Modelled) -> bool:
+        begun = row.state is State.IN_PROGRESS and row.phase in IN_DOUBT_PHASES
+        return row.state is State.IN_DOUBT or (begun and row.run not in self.alive)
+
+    def claimable(self, row: Modelled) -> bool:
+        abandoned = row.at == (State.IN_PROGRESS, Phase.NONE) and row.run not in self.alive
+        return row.state is State.FAILED or abandoned
+
+    def claim(self, own: Ownership, new: Iterable[str], known: Iterable[str]) -> set[str]:
+        new, known = list(new), list(known)
+        for key in known:
+            row = self.rows.get(key)
+            if row is not None and self.claimable(row):
+                row.to(State.IN_PROGRESS, Phase.NONE, token=own.token, run=own.task_run_id, error=None, begun=False)
+                row.attempt += 1
+        for key in new:
+            self.rows.setdefault(key, Modelled(own.token, own.task_run_id))
+        return {key for key in (*new, *known) if self.owns(own, key, {(State.IN_PROGRESS, Phase.NONE)})}
+
+    def owns(self, own: Ownership, key: str, places: set[tuple[State, Phase]]) -> bool:
+        row = self.rows.get(key)
+        return row is not None and row.token == own.token and row.at in places
+
+    def begin(self, own: Ownership, key: str) -> bool:
+        if self.owns(own, key, {(State.IN_PROGRESS, Phase.NONE)}):
+            self.rows[key].to(State.IN_PROGRESS, Phase.BEGUN, begun=True)
+        return self.owns(own, key, {(State.IN_PROGRESS, Phase.BEGUN)})
+
+    def complete(self, own: Ownership, key: str, result: str | None, follow_up: FollowUp) -> bool:
+        places = {(State.IN_PROGRESS, Phase.BEGUN), (State.IN_DOUBT, Phase.BEGUN)}
+        refuted = self.owns(own, key, {(State.FAILED, Phase.NONE)}) and False
+        if self.owns(own, key, places) or refuted:
+            self.rows[key].to(State.COMPLETED, Phase.DONE, result=result, follow_up=follow_up, error=None)
+            return True
+        if not self.owns(own, key, {(State.COMPLETED, Phase.DONE)}):
+            return False
+        row = self.rows[key]
+        if row.result is None and row.follow_up is FollowUp.NONE:
+            row.result, row.follow_up = result, follow_up
+        return True
+
+    def end_follow_up(self, own: Ownership, key: str, result: str | None, why: str | None) -> bool:
+        if not self.owns(own, key, {(State.COMPLETED, Phase.DONE), (State.COMPLETED, Phase.NONE)}):
+            return False
+        row, target = self.rows[key], FollowUp.NONE if why is None else FollowUp.FAILED
+        if row.follow_up is FollowUp.PENDING:
+            row.follow_up, row.error = target, why
+            row.result = result if why is None else row.result
+            return True
+        same_result = why is not None or row.result == result
+        return row.follow_up is target and row.error == why and same_result
+
+    def fail(self, own: Ownership, key: str, why: str, *, begun: bool) -> bool:
+        places = {(State.IN_PROGRESS, Phase.NONE)}
+        if begun:
+            places |= {(State.IN_PROGRESS, Phase.BEGUN), (State.IN_DOUBT, Phase.BEGUN)}
+        if self.owns(own, key, places):
+            self.rows[key].to(State.FAILED, Phase.NONE, error=why)
+        return self.owns(own, key, {(State.FAILED, Phase.NONE)})
+
+    def reject(self, own: Ownership, key: str, why: str) -> bool:
+        places = {(State.IN_PROGRESS, Phase.NONE), (State.IN_PROGRESS, Phase.BEGUN), (State.IN_DOUBT, Phase.BEGUN)}
+        if self.owns(own, key, places):
+            self.rows[key].to(State.REJECTED, Phase.NONE, error=why)
+        return self.owns(own, key, {(State.REJECTED, Phase.NONE)})
+
+    def doubt(self, own: Ownership, key: str, why: str) -> bool:
+        if self.owns(own, key, {(State.IN_PROGRESS, Phase.BEGUN), (State.IN_DOUBT, Phase.BEGUN)}):
+            self.rows[key].to(State.IN_DOUBT, Phase.BEGUN, error=why)
+        return self.owns(own, key, {(State.IN_DOUBT, Phase.BEGUN)})
+
+    def expire(self, key: str) -> int:
+        row = self.rows.get(key)
+        if row is None or row.state is State.IN_DOUBT or not self.in_doubt(row):
+            return 0
+        row.to(State.IN_DOUBT, row.phase, error="expired")
+        return 1
+
+    def resolve(self, key: str, token: str, decision: str) -> bool:
+        row = self.rows.get(key)
+        if row is None or row.token != token:
+            return False
+        open_ = row.follow_up is FollowUp.PENDING and row.run not in self.alive
+        applies = {
+            "happened": self.in_doubt(row),
+            "did_not_happen": self.in_doubt(row),
+            "waive": row.state is State.REJECTED,
+            "send_again": row.state is State.REJECTED,
+            "followed_up": row.follow_up is FollowUp.FAILED or open_,
+        }[decision]
+        if not applies:
+            return False
+        if decision == "followed_up":
+            row.follow_up = FollowUp.SETTLED
+        else:
+            row.to(*{
+                "happened": (State.COMPLETED, Phase.DONE),
+                "did_not_happen": (State.FAILED, Phase.NONE),
+                "waive": (State.COMPLETED, Phase.NONE),
+                "send_again": (State.FAILED, Phase.NONE),
+            }[decision])  # fmt: skip
+        row.error = "resolved"
+        return True
+
+
+class LedgerAndModel(RuleBasedStateMachine):
+    """Calls both, and compares what they answer and what they know."""
+
+    owners: Bundle[Ownership] = Bundle("owners")
+    a_key = st.sampled_from(KEYS)
+    some_keys = st.lists(a_key, min_size=1, max_size=3, unique=True)
+    a_result = st.sampled_from([None, "null", "1", '"🧾"'.encode("unicode-escape").decode()])
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.model = Model()
+
+    @initialize()
+    def new_keys(self) -> None:
+        number = next(_numbers)
+        documents = documents_of(SPACE, *(f"{key} {number}" for key in KEYS))
+        self.documents: dict[str, Document] = dict(zip(KEYS, documents, strict=True))
+        self.names = {document.key_hash: key for key, document in self.documents.items()}
+
+    def hashes(self, keys: Iterable[str]) -> list[str]:
+        return [self.documents[key].key_hash for key in keys]
+
+    def lost(self, keys: Iterable[str], ours: Callable[[str], bool]) -> set[str]:
+        """Return the hashes of the keys for which the model says that they are not ours."""
+        return {self.documents[key].key_hash for key in keys if not ours(key)}
+
+    # -- tries and leases ----------------------------------------------------------------------------------
+
+    @rule(target=owners)
+    def a_try_opens(self) -> Ownership:
+        own = Ownership.new(SPACE.key_date, opened(self.ledger), "test")
+        self.model.alive.add(own.task_run_id)
+        return own
+
+    @rule(target=owners, own=owners)
+    def a_try_claims_anew(self, own: Ownership) -> Ownership:
+        return Ownership.new(SPACE.key_date, own.task_run_id, "test")
+
+    @rule(own=owners)
+    def a_lease_ends(self, own: Ownership) -> None:
+        lease = self.ledger.database.tables.lease
+        over = sa.update(lease).where(lease.c.task_run_id == own.task_run_id)
+        with self.ledger.database.engine.begin() as connection:
+            connection.execute(over.values(expires_at=utc_after(sa.bindparam("s"))), {"s": -1})
+        self.model.alive.discard(own.task_run_id)
+
+    @rule(own=owners)
+    def a_lease_is_renewed(self, own: Ownership) -> None:
+        assert self.ledger.runs.renew(own.task_run_id, 3600, create=True)
+        self.model.alive.add(own.task_run_id)
+
+    @rule(own=consumes(owners))
+    def a_try_closes(self, own: Ownership) -> None:
+        self.ledger.runs.close(own.task_run_id, "failed", {})
+        self.model.alive.discard(own.task_run_id)
+
+    # -- what an attempt does ------------------------------------------------------------------------------
+
+    @rule(own=owners, keys=some_keys, split=st.integers(0, 3))
+    def claim(self, own: Ownership, keys: list[str], split: int) -> None:
+        new, known = keys[:split], keys[split:]
+        won = self.ledger.claim(own, SPACE, *([self.documents[key] for key in part] for part in (new, known)))
+        assert {self.names[key_hash] for key_hash in won} == self.model.claim(own, new, known)
+        for key_hash, claimed in won.items():
+            assert claimed.attempt == self.model.rows[self.names[key_hash]].attempt
+
+    @rule(own=owners, keys=some_keys)
+    def begin(self, own: Ownership, keys: list[str]) -> None:
+        assert self.ledger.begin(own, self.hashes(keys)) == self.lost(keys, lambda key: self.model.begin(own, key))
+
+    @rule(own=owners, keys=some_keys, result=a_result, pending=st.booleans())
+    def complete(self, own: Ownership, keys: list[str], result: str | None, pending: bool) -> None:
+        follow_up = FollowUp.PENDING if pending else FollowUp.NONE
+        lost = self.ledger.complete(own, self.hashes(keys), result, follow_up=follow_up)
+        assert lost == self.lost(keys, lambda key: self.model.complete(own, key, result, follow_up))
+
+    @rule(own=owners, keys=some_keys)
+    def complete_each(self, own: Ownership, keys: list[str]) -> None:
+        outcomes = {self.documents[key].key_hash: f'"{key}"' for key in keys}
+        lost = self.ledger.write(lambda connection: self.ledger.complete_each(connection, own, outcomes))
+        assert lost == self.lost(keys, lambda key: self.model.complete(own, key, f'"{key}"', FollowUp.NONE))
+
+    @rule(own=owners, key=a_key, result=a_result, failed=st.booleans())
+    def end_follow_up(self, own: Ownership, key: str, result: str | None, failed: bool) -> None:
+        why = "archive is full" if failed else None
+        ended = self.ledger.end_follow_up(
+            own, self.hashes([key]), outcome=result, failed=failed, why=why, patience_s=0
+        )
+        assert ended == self.model.end_follow_up(own, key, result, why)
+
+    @rule(own=owners, keys=some_keys, begun=st.booleans())
+    def fail(self, own: Ownership, keys: list[str], begun: bool) -> None:
+        lost = self.ledger.fail(own, self.hashes(keys), "refused", begun=begun)
+        assert lost == self.lost(keys, lambda key: self.model.fail(own, key, "refused", begun=begun))
+
+    @rule(own=owners, keys=some_keys)
+    def reject(self, own: Ownership, keys: list[str]) -> None:
+        lost = self.ledger.reject(own, self.hashes(keys), "no such account")
+        assert lost == self.lost(keys, lambda key: self.model.reject(own, key, "no such account"))
+
+    @rule(own=owners, keys=some_keys)
+    def doubt(self, own: Ownership, keys: list[str]) -> None:
+        lost = self.ledger.doubt(own, self.hashes(keys), "no answer")
+        assert lost == self.lost(keys, lambda key: self.model.doubt(own, key, "no answer"))
+
+    # -- what others do ------------------------------------------------------------------------------------
+
+    @rule(key=a_key)
+    def somebody_notices(self, key: str) -> None:
+        rows = self.ledger.read(SPACE.key_date, self.hashes([key]))
+        assert self.ledger.expire(SPACE.key_date, list(rows.values()), "watcher") == self.model.expire(key)
+
+    @rule(key=a_key, own=owners, current=st.booleans(),
+          decision=st.sampled_from(["happened", "did_not_happen", "waive", "send_again", "followed_up"]))  # fmt: skip
+    def somebody_decides(self, key: str, own: Ownership, current: bool, decision: str) -> None:
+        """About the attempt that is there, or about any other."""
+        row = self.model.rows.get(key)
+        token = row.token if row is not None and current else own.token
+        (key_hash,) = self.hashes([key])
+        try:
+            resolution.resolve(self.ledger, SPACE.key_date, key_hash, token, decision, actor="ada", reason="asked")
+            accepted = True
+        except ResolutionError:
+            accepted = False
+        assert accepted == self.model.resolve(key, token, decision)
+
+    # -- both know the same --------------------------------------------------------------------------------
+
+    @invariant()
+    def both_know_the_same(self) -> None:
+        found = self.ledger.read(SPACE.key_date, self.hashes(KEYS)) if hasattr(self, "documents") else {}
+        assert {self.names[key_hash] for key_hash in found} == set(self.model.rows)
+        for key_hash, row in found.items():
+            known = self.model.rows[self.names[key_hash]]
+            assert (row.state, row.phase, row.follow_up) == (known.state, known.phase, known.follow_up)
+            assert (row.owner_token, row.task_run_id, row.attempt) == (known.token, known.run, known.attempt)
+            assert row.result == known.result
+            assert row.lease_over == (known.run not in self.model.alive)
+            assert row.phase in PHASES_OF_STATE[row.state]
+            assert (row.error is None) == (known.error is None)
+
+
+@pytest.fixture
+def ledger(database: DatabaseUnderTest) -> Iterator[Ledger]:
+    ledger = new_ledger(database.url)
+    yield ledger
+    ledger.database.dispose()
+
+
+def test_the_ledger_does_what_the_model_does(ledger: Ledger, database_kind: DatabaseKind) -> None:
+    run_state_machine_as_test(
+        lambda: LedgerAndModel(ledger),
+        settings=settings(
+            max_examples=EXAMPLES[database_kind],
+            stateful_step_count=40,
+            derandomize=True,  # the same steps in every run
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
