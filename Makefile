@@ -4,6 +4,7 @@ PYTHON =
 DEMO_ARGS =
 BENCH_ARGS =
 PYTEST_ARGS =
+WORKERS = 2
 
 HIGHEST = constraints/airflow-3.3.txt
 LOWEST = constraints/airflow-3.1.txt
@@ -25,11 +26,15 @@ help:
 demo: .venv/.demo
 	@.venv/bin/python -m airflow_guard.demo $(DEMO_ARGS)
 
+# The system tests start a whole Airflow each, which two cores have for one at a time.
+IN_PARALLEL = -n $(WORKERS) --dist loadfile
+
 test: .venv/.test
-	.venv/bin/python -m pytest $(PYTEST_ARGS)
+	.venv/bin/python -m pytest $(IN_PARALLEL) --ignore tests/system $(PYTEST_ARGS)
+	.venv/bin/python -m pytest tests/system $(PYTEST_ARGS)
 
 test-lowest: .venv-lowest/.test
-	.venv-lowest/bin/python -m pytest tests/unit tests/contract tests/integration $(PYTEST_ARGS)
+	.venv-lowest/bin/python -m pytest $(IN_PARALLEL) tests/unit tests/contract tests/integration $(PYTEST_ARGS)
 
 bench: .venv/.test
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 # Airflow reads its settings when it is first imported, and test modules import it when pytest collects them.
 airflow_environment.prepare()
 
-# A database answers when it answers; a slow example is no failure.
-hypothesis.settings.register_profile("guard", deadline=None, print_blob=True)
+# A database answers when it answers; a slow example is no failure. The same examples each time: a run can be repeated.
+hypothesis.settings.register_profile("guard", deadline=None, derandomize=True, print_blob=True)
 hypothesis.settings.load_profile("guard")
 
 _SERVERS = pytest.StashKey[DatabaseServers]()

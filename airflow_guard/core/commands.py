@@ -8,7 +8,7 @@ import shlex
 from airflow_guard.core.decisions import Decision
 
 PROGRAM = "airflow-guard"
-# Up to the last @, since a password that was not encoded may hold one; and the query parameter of some drivers.
+# Up to the last @, since a password that was not encoded may hold one; and a query parameter of some drivers.
 _PASSWORD = re.compile(r"(?<=://)([^:/@\s]*:)\S*@|([?&]password=)[^&\s]*")
 
 

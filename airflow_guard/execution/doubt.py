@@ -38,6 +38,7 @@ class DoubtSettler:
     def __init__(self, ledger: Ledger, spec: GuardSpec, space: KeySpace, verify: Callee | None) -> None:
         self._ledger = ledger
         self._effect = spec.side_effect if isinstance(spec.side_effect, External) else External()
+        self._batches = spec.call_per == "batch"
         self._space = space
         self._verify = verify
 
@@ -90,6 +91,8 @@ class DoubtSettler:
     def _remembered(self, rows: Sequence[LedgerRow]) -> bool:
         remembers = self._effect.receiver_remembers
         ages = [row.first_begun_age_s for row in rows]
+        if any((row.batch_id is not None) != self._batches for row in rows):
+            return False  # call_per was changed since: the receiver would get a key that it does not know
         return remembers is not None and all(age is not None and age < remembers.total_seconds() for age in ages)
 
     def _resolve(self, key_date: date, row: LedgerRow, decision: str, actor: str, reason: str) -> Settled:

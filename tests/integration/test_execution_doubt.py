@@ -153,6 +153,25 @@ def test_retry_does_not_overrule_a_no_that_is_too_early(books: Books) -> None:
     assert len(books.receiver.calls()) == 1
 
 
+@pytest.mark.parametrize("before", ["document", "batch"])
+def test_retry_holds_where_the_receiver_would_get_another_key(books: Books, before: str) -> None:
+    """A batch has one key of its own: after ``call_per`` was changed, the receiver would not recognise the call."""
+    remembers = External(in_doubt="retry", receiver_remembers=timedelta(hours=24))
+
+    def breaks(idempotency_key: str) -> None:
+        books.receiver.call("A", key=idempotency_key)
+        raise TimeoutError
+
+    after = "batch" if before == "document" else "document"
+    books.run(breaks, ["A"], side_effect=remembers, call_per=before)
+    report = books.run(breaks, ["A"], try_number=2, side_effect=remembers, call_per=after)
+    assert type(failure(report)) is InDoubt
+    assert len(books.receiver.calls()) == 1
+    books.run(breaks, ["A"], try_number=3, side_effect=remembers, call_per=before)
+    first, second = books.receiver.calls()
+    assert first == second
+
+
 # -- while the question is asked -------------------------------------------------------------------------------
 
 

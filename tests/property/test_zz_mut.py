@@ -84,7 +84,6 @@ class Model:
             row = self.rows.get(key)
             if row is not None and self.claimable(row):
                 row.to(State.IN_PROGRESS, Phase.NONE, token=own.token, run=own.task_run_id, error=None, begun=False)
-                row.attempt += 1
         for key in new:
             self.rows.setdefault(key, Modelled(own.token, own.task_run_id))
         return {key for key in (*new, *known) if self.owns(own, key, {(State.IN_PROGRESS, Phase.NONE)})}
@@ -100,7 +99,7 @@ class Model:
 
     def complete(self, own: Ownership, key: str, result: str | None, follow_up: FollowUp) -> bool:
         places = {(State.IN_PROGRESS, Phase.BEGUN), (State.IN_DOUBT, Phase.BEGUN)}
-        refuted = self.owns(own, key, {(State.FAILED, Phase.NONE)}) and False
+        refuted = self.owns(own, key, {(State.FAILED, Phase.NONE)}) and self.rows[key].begun
         if self.owns(own, key, places) or refuted:
             self.rows[key].to(State.COMPLETED, Phase.DONE, result=result, follow_up=follow_up, error=None)
             return True
