@@ -106,7 +106,8 @@ def outlet_events_of(context: Context) -> Any:
 
 
 def call_as_airflow(function: Callable[..., Any], outlet_events: Any, logger: Any) -> Callable[..., Any]:
-    """Return what calls a function as ``PythonOperator`` does: what a generator yields goes to the asset events.
+    """Return what calls a function as ``PythonOperator`` does: what a generator yields goes to the asset
+    events.
 
     :param outlet_events: see :func:`outlet_events_of`.
     """

@@ -57,8 +57,8 @@ def _options() -> dict[str, dict[str, Any]]:
             default="enforce",
         ),
         "lease_seconds": _option(
-            "How long other attempts leave a key alone after the last sign of life of the one that works on it. "
-            "Renewed at a third of it, by the database's clock. An operator's own ``lease`` comes first.",
+            "How long other attempts leave a key alone after the last sign of life of the one that works on "
+            "it. Renewed at a third of it, by the database's clock. An operator's own ``lease`` comes first.",
             default="60",
             type_="float",
         ),

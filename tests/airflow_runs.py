@@ -1,5 +1,5 @@
-"""Runs of a DAG, task by task, in this process: as ``dag.test()`` runs them, but of any run type, one try at a
-time, and with the error of every task at hand."""
+"""Runs of a DAG, task by task, in this process: as ``dag.test()`` runs them, but of any run type, one try at
+a time, and with the error of every task at hand."""
 
 from __future__ import annotations
 
@@ -77,7 +77,9 @@ class AirflowRun:
 
         with _session() as session:
             run = self._model(session)
-            tis = [ti for ti in run.get_task_instances(session=session) if not task_ids or ti.task_id in task_ids]
+            tis = [
+                ti for ti in run.get_task_instances(session=session) if not task_ids or ti.task_id in task_ids
+            ]
             clear_task_instances(tis, session=session)
             session.flush()
             self._model(session).state = "running"
@@ -174,8 +176,8 @@ def start_run(
 
 @functools.cache
 def _keep_api_server() -> None:
-    """Let all tasks of this process share the API server that lies in it, as Airflow 3.2 and newer do; 3.1 makes
-    one for each task, which takes seconds and leaves a thread."""
+    """Let all tasks of this process share the API server that lies in it, as Airflow 3.2 and newer do; 3.1
+    makes one for each task, which takes seconds and leaves a thread."""
     from airflow.sdk.execution_time import supervisor
 
     if not hasattr(supervisor.in_process_api_server, "cache_info"):
@@ -198,7 +200,9 @@ def _run(ti: Any, dag: DAG) -> Ended:
 
     ended = _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
     if ended is None:
-        return Ended(ti.task_id, ti.map_index, str(ti.state), RuntimeError("Airflow could not run it, see the log"))
+        return Ended(
+            ti.task_id, ti.map_index, str(ti.state), RuntimeError("Airflow could not run it, see the log")
+        )
     state = getattr(ended.state, "value", ended.state)
     return Ended(ti.task_id, ti.map_index, str(state), ended.error)
 

@@ -97,8 +97,8 @@ class BusinessDay(_CalendarRule):
         return self._off_day(closed, skip=self.otherwise == "skip")
 
     def refusal(self, given: date) -> str | None:
-        """Refuse other days if the rule itself never gives a substitute."""
-        return self._closed(given) if self.otherwise in ("error", "skip") else None
+        """Refuse other days: the rule never gives them, so their keys would meet those of no other run."""
+        return self._closed(given)
 
 
 @dataclass(frozen=True, repr=False)
@@ -120,8 +120,8 @@ class PreviousBusinessDay(_CalendarRule):
         return self._off_day(closed, skip=self.otherwise == "skip")
 
     def refusal(self, given: date) -> str | None:
-        """Refuse days off, unless the author does not mind them."""
-        return None if self.otherwise == "run" else self._closed(given)
+        """Refuse days off: the rule never gives them, so their keys would meet those of no other run."""
+        return self._closed(given)
 
 
 def business_day(

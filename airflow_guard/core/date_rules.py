@@ -172,10 +172,8 @@ class MonthEnd(OwnDateRule):
         return self._off_day(f"{own} is not the last day of its month", skip=self.otherwise == "skip")
 
     def refusal(self, given: date) -> str | None:
-        """Refuse other days if the rule itself never gives a substitute."""
-        if self.otherwise in ("error", "skip") and not _is_month_end(given):
-            return f"{given} is not the last day of its month"
-        return None
+        """Refuse other days: the rule never gives them, so their keys would meet those of no other run."""
+        return None if _is_month_end(given) else f"{given} is not the last day of its month"
 
     def _arguments(self) -> list[str]:
         return self._changed("otherwise")
@@ -245,7 +243,7 @@ def month_end(otherwise: OffDay = "error") -> BusinessDateRule:
     ``CronDataIntervalTimetable("0 4 * * *", …)``: the run due on 1 February has the own date 31 January. Or
     run once a month, ``schedule="0 4 1 * *"`` with ``otherwise="previous"``.
 
-    A date that a person gives in ``conf`` must be a month end too, unless ``otherwise`` gives a substitute.
+    A date that a person gives in ``conf`` must be a month end too.
 
     >>> month_end(otherwise="skip")
     month_end(otherwise='skip')

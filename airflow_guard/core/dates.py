@@ -74,8 +74,8 @@ OperatorDate: TypeAlias = "str | date | BusinessDateRule | DateCallable | None"
 def resolve_business_date(facts: RunFacts, business_date: OperatorDate) -> ResolvedDate | NoBusinessDate:
     """Return the business date of a run, or that a rule says to skip it.
 
-    A date in ``conf`` wins over the operator's rule; if the rule fails or skips on such a day
-    (``otherwise``), a person's date on one is refused, because no other run could ever meet its keys.
+    A date in ``conf`` wins over the operator's rule, but must be one that the rule could give: no other run would
+    ever meet the keys of another, and the work would be done twice.
 
     :param facts: what the run offers.
     :param business_date: the operator's value: ``None`` (absent), a ``date``, text (a rendered template), a
@@ -89,7 +89,7 @@ def resolve_business_date(facts: RunFacts, business_date: OperatorDate) -> Resol
     if refusal is not None:
         raise BusinessDateError(
             f"{given.detail} of {facts} is refused: {refusal}, so business_date={business_date} gives that "
-            "date to no other run. Give a date that it can give, or change its otherwise=."
+            "date to no other run. Give a date that it can give."
         )
     return given
 

@@ -146,17 +146,21 @@ def judge(row: LedgerRow | None, asking: Asking, fingerprint: str | None = None)
         return Judgement(Verdict.OTHER_RUN)
     if row.state is State.COMPLETED:
         return _judge_completed(row, fingerprint)
+    return Judgement(judge_state(row))
+
+
+def judge_state(row: LedgerRow) -> Verdict:
+    """Return what the state of a key alone says, whoever asks and for whatever content."""
     if row.state is State.IN_PROGRESS:
         if not row.lease_over:
-            return Judgement(Verdict.ELSEWHERE)
-        return Judgement(Verdict.TAKE_OVER if row.phase is Phase.NONE else Verdict.DOUBT)
-    return Judgement(
-        {
-            State.REJECTED: Verdict.REJECTED,
-            State.IN_DOUBT: Verdict.DOUBT,
-            State.FAILED: Verdict.CLAIM,
-        }[row.state]
-    )
+            return Verdict.ELSEWHERE
+        return Verdict.TAKE_OVER if row.phase is Phase.NONE else Verdict.DOUBT
+    return {
+        State.COMPLETED: Verdict.DONE,
+        State.REJECTED: Verdict.REJECTED,
+        State.IN_DOUBT: Verdict.DOUBT,
+        State.FAILED: Verdict.CLAIM,
+    }[row.state]
 
 
 def _judge_completed(row: LedgerRow, fingerprint: str | None) -> Judgement:

@@ -17,9 +17,12 @@ from airflow_guard.core.guard import Judgement, LedgerRow, Verdict
 from airflow_guard.core.keys import KeySpace
 
 
-def refusal(judgement: Judgement, row: LedgerRow, space: KeySpace, document: str | None) -> BlockedError:
+def refusal(
+    judgement: Judgement, row: LedgerRow, space: KeySpace, document: str | None, ledger: str | None = None
+) -> BlockedError:
     """Return the error for a verdict that forbids to run.
 
+    :param ledger: the connection that commands must name, ``None`` for the configured one.
     :param judgement: any verdict but ``CLAIM``, ``TAKE_OVER``, ``DOUBT`` and ``REJECTED``.
     """
     key = space.describe(document)
@@ -27,11 +30,12 @@ def refusal(judgement: Judgement, row: LedgerRow, space: KeySpace, document: str
         Verdict.ELSEWHERE: _elsewhere,
         Verdict.OTHER_RUN: _other_run,
         Verdict.OTHER_DEPLOYMENT: _other_deployment,
-        Verdict.FOLLOW_UP: _follow_up,
         Verdict.DONE: _duplicate,
     }
     if judgement.verdict is Verdict.CHANGED:
-        return _changed(key, row, judgement)
+        return _changed(key, row, judgement, ledger)
+    if judgement.verdict is Verdict.FOLLOW_UP:
+        return _follow_up(key, row, ledger)
     return makers[judgement.verdict](key, row)
 
 
@@ -63,11 +67,11 @@ def _other_deployment(key: str, row: LedgerRow) -> OtherDeployment:
     )
 
 
-def _follow_up(key: str, row: LedgerRow) -> FollowUpFailed:
+def _follow_up(key: str, row: LedgerRow, ledger: str | None) -> FollowUpFailed:
     why = f" ({row.error})" if row.error else ""
     return FollowUpFailed(
         f"{key}: the effect is done ({row.done_by}), what follows it in the callable is not{why}. It is not executed "
-        f"again. Finish the follow-up by hand, then: {resolve_command(row.key_hash, decision='followed_up')}"
+        f"again. Finish the follow-up by hand, then: {resolve_command(row.key_hash, decision='followed_up', ledger=ledger)}"
     )
 
 
@@ -75,12 +79,12 @@ def _duplicate(key: str, row: LedgerRow) -> DuplicateRefused:
     return DuplicateRefused(f'{key} was done by {row.done_by}, and on_duplicate="fail". Nothing was executed.')
 
 
-def _changed(key: str, row: LedgerRow, judgement: Judgement) -> ContentChanged:
+def _changed(key: str, row: LedgerRow, judgement: Judgement, ledger: str | None) -> ContentChanged:
     fields = ", ".join(judgement.fields) or "fields that were not recorded by name"
     return ContentChanged(
         f"{key} was done by {row.done_by} with other content; changed: {fields}. It is neither replayed nor executed. If "
         "the change is a new document, give it an identity of its own; if the fields do not matter, leave them out of "
-        f"fingerprint_fields. See: {show_command(row.key_hash)}"
+        f"fingerprint_fields. See: {show_command(row.key_hash, ledger=ledger)}"
     )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import (
     KNOWN_CONTEXT_KEYS,
@@ -20,6 +19,8 @@ from airflow_guard.execution.spec import INJECTED
 from airflow_guard.operators.idempotent import IdempotentOperator
 from airflow_guard.operators.mapping import MOVED, checked, undecorated
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 
 class IdempotentDecoratedOperator(DecoratedOperator, IdempotentOperator):
@@ -47,7 +48,9 @@ class IdempotentDecoratedOperator(DecoratedOperator, IdempotentOperator):
             if name not in arguments:
                 continue
             if kwargs.get(name) is not None:
-                raise ConfigurationError(f"{name} is given to the decorator (or override) and to the call: give it once.")
+                raise ConfigurationError(
+                    f"{name} is given to the decorator (or override) and to the call: give it once."
+                )
             kwargs[name] = arguments.pop(name)
         object.__setattr__(self, "_given_here", self._given_here | (set(MOVED) & set(kwargs)))
         upstream = {"python_callable": function, "op_args": (), "op_kwargs": arguments}
@@ -60,7 +63,8 @@ class IdempotentDecoratedOperator(DecoratedOperator, IdempotentOperator):
         )
 
     def _hook_apply_defaults(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
-        # Airflow fills parameters of the function from default_args; those that the operator gives are not meant.
+        # Airflow fills parameters of the function from default_args; those that the operator gives are not
+        # meant.
         defaults = kwargs.get("default_args") or {}
         kwargs["default_args"] = {name: value for name, value in defaults.items() if name not in INJECTED}
         args, kwargs = super()._hook_apply_defaults(*args, **kwargs)  # type: ignore[no-untyped-call]
@@ -89,7 +93,9 @@ class IdempotentTaskDecorator(task_decorator_class):  # type: ignore[type-arg]
 
 
 def idempotent_task(
-    python_callable: Callable[..., Any] | None = None, multiple_outputs: bool | None = None, **kwargs: Any
+    python_callable: Callable[..., Any] | None = None,
+    multiple_outputs: bool | None = None,  # noqa: FBT001 - as Airflow's own decorators have it
+    **kwargs: Any,
 ) -> TaskDecorator:
     """Make a function a task whose effect happens once. Also ``@task.idempotent``.
 
@@ -118,7 +124,9 @@ def idempotent_task(
     if python_callable is None:
         return decorate  # type: ignore[return-value]
     if not callable(python_callable):
-        raise TypeError("No positional arguments allowed while using @task.idempotent, use named arguments instead")
+        raise TypeError(
+            "No positional arguments allowed while using @task.idempotent, use named arguments instead"
+        )
     return decorate(python_callable)  # type: ignore[no-any-return]
 
 
@@ -132,7 +140,9 @@ def shown_to_airflow(function: Callable[..., Any]) -> Callable[..., Any]:
         return function
     signature = inspect.signature(function)
     left = [
-        parameter if parameter.kind is parameter.VAR_KEYWORD else parameter.replace(kind=parameter.KEYWORD_ONLY)
+        parameter
+        if parameter.kind is parameter.VAR_KEYWORD
+        else parameter.replace(kind=parameter.KEYWORD_ONLY)
         for name, parameter in signature.parameters.items()
         if name not in INJECTED and parameter.kind is not parameter.VAR_POSITIONAL
     ]
@@ -151,7 +161,8 @@ def shown_to_airflow(function: Callable[..., Any]) -> Callable[..., Any]:
 def _by_name(
     function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments of a call by name; those by position fill the parameters that nothing else fills."""
+    """Return the arguments of a call by name; those by position fill the parameters that nothing else
+    fills."""
     free = [
         name
         for name, parameter in inspect.signature(function).parameters.items()
@@ -161,8 +172,8 @@ def _by_name(
     ]
     if len(args) > len(free):
         raise TypeError(
-            f"{function.__name__}() takes {len(free)} arguments by position ({', '.join(free) or 'none'}), not {len(args)}. "
-            f"What the operator gives is no argument of the call: {', '.join(INJECTED)}."
+            f"{function.__name__}() takes {len(free)} arguments by position ({', '.join(free) or 'none'}), "
+            f"not {len(args)}. What the operator gives is no argument of the call: {', '.join(INJECTED)}."
         )
     named = dict(zip(free, args, strict=False))
     twice = sorted(set(named) & set(kwargs))

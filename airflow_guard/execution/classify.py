@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_guard.core.documents import Document
-from airflow_guard.core.errors import BlockedError, InProgressElsewhere
+from airflow_guard.core.errors import BlockedError, DuplicateRefused, InProgressElsewhere
 from airflow_guard.core.fingerprints import changed_fields
 from airflow_guard.core.guard import (
     CLAIMABLE,
@@ -161,11 +161,11 @@ class Classifier:
         if row is None:
             self._unknown(document, claimable)
         elif verdict in CLAIMABLE:
+            # In observe mode nothing is held back.
             batch = row.batch_id is not None and not self._spec.database and self._spec.call_per == "batch"
-            # Observe mode calls what is listed: it cannot wait for the rest of a batch.
             if batch and not self._observe:
                 claimable.batches.append((document, row))
-            else:
+            elif self._observe or not self.lapsed([(document, row)]):
                 claimable.known.append(document)
         elif verdict is Verdict.DOUBT:
             return self._doubt(document, row, claimable)
@@ -179,9 +179,19 @@ class Classifier:
         elif verdict is Verdict.REJECTED:
             self.block(document, row, BlockedError(rejected_before(row)), Outcome.BLOCKED)
         else:
-            error = refusal(judgement, row, self._space, document.name)
+            error = refusal(judgement, row, self._space, document.name, self._spec.ledger)
             self.block(document, row, error, Outcome.BLOCKED)
         return False
+
+    def lapsed(self, members: Sequence[tuple[Document, LedgerRow]]) -> bool:
+        """Report documents that were free only as long as the receiver remembers them; return whether these were."""
+        documents, rows = [document for document, _ in members], [row for _, row in members]
+        error = self._settler.lapsed(self._space.key_date, documents, rows)
+        if error is None:
+            return False
+        for document, row in members:
+            self.block(document, row, error, Outcome.IN_DOUBT)
+        return True
 
     def _doubt(self, document: Document, row: LedgerRow, claimable: Claimable) -> bool:
         if row.batch_id is not None and self._spec.call_per == "batch" and not self._observe:
@@ -246,8 +256,9 @@ class Classifier:
     def block(self, document: Document, row: LedgerRow | None, error: BaseException, outcome: Outcome) -> None:
         """Report a document that may not run; in observe mode keep it, so that the caller calls it all the same."""
         if self._observe:
-            log.warning("observe: would have blocked %s", error)
-            self._event("would_block", document, row, str(error))
+            done = row is not None and row.state is State.COMPLETED and isinstance(error, DuplicateRefused)
+            why = f"done before by {row.done_by}" if done and row is not None else str(error)
+            self._event("would_block", document, row, why)
             self.observed.append((document, row))
             return
         self.not_done[document.key_hash] = outcome

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any
 
 from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.documents import Document
 from airflow_guard.core.effects import External
-from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, ResolutionError
+from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, LedgerBusy, ResolutionError
 from airflow_guard.core.guard import LedgerRow
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.execution.spec import Callee, GuardSpec
+from airflow_guard.execution.units import asked_by
 from airflow_guard.store import resolution
+from airflow_guard.store.changes import Ownership
 from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
+_MEMORY = "receiver_remembers"
+"""Who "says" that a key may be repeated where the receiver recognises a repetition: no proof that nothing happened."""
 
 
 @dataclass(frozen=True)
@@ -33,14 +37,20 @@ class DoubtSettler:
     """Settles keys in doubt for one task try.
 
     :param verify: the callee for ``External.verify``, ``None`` if there is none.
+    :param new_ownership: makes the ownership of a claim.
     """
 
-    def __init__(self, ledger: Ledger, spec: GuardSpec, space: KeySpace, verify: Callee | None) -> None:
+    def __init__(
+        self, ledger: Ledger, spec: GuardSpec, space: KeySpace, verify: Callee | None,
+        new_ownership: Callable[[], Ownership],
+    ) -> None:  # fmt: skip
         self._ledger = ledger
+        self._new_ownership = new_ownership
         self._effect = spec.side_effect if isinstance(spec.side_effect, External) else External()
         self._batches = spec.call_per == "batch"
         self._space = space
         self._verify = verify
+        self._ledger_option = spec.ledger
 
     def settle(self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> Settled:
         """Settle one document, or the listed members of one batch.
@@ -59,10 +69,39 @@ class DoubtSettler:
                 reason = f"verify answered that it did not happen, {age_s:.0f} s after the last sign of life"
                 return self._resolve(key_date, row, "did_not_happen", "verify", reason)
             return Settled("error", self._unsettled(documents[0], row, settle_after.total_seconds() - age_s))
-        if self._effect.in_doubt == "retry" and self._remembered(rows):
+        if self._remembered(rows):
             reason = f"repeated with the same idempotency key within receiver_remembers={self._effect.receiver_remembers}"
-            return self._resolve(key_date, row, "did_not_happen", "receiver_remembers", reason)
+            return self._resolve(key_date, row, "did_not_happen", _MEMORY, reason)
         return Settled("error", self._held(documents[0], row, answered=self._verify is not None))
+
+    def lapsed(self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> InDoubt | None:
+        """Return the error for free keys that may not be repeated, ``None`` if they may.
+
+        Keys in doubt that the receiver remembered became free for a repetition. If that has done nothing, what the
+        call before it did is unknown still: once the receiver has forgotten it, they are put in doubt again.
+        """
+        if self._remembered(rows) or not any(self._freed_by_memory(key_date, row) for row in rows):
+            return None
+        own, hashes = self._new_ownership(), [row.key_hash for row in rows]
+        try:
+            won = self._ledger.claim(own, self._space, [], documents)
+        except LedgerBusy:
+            return None  # another attempt is at them: the claim that follows finds out
+        if len(won) != len(hashes):
+            if won:
+                self._ledger.fail(own, list(won), "given back: another attempt has a part of the batch", begun=False)
+            return None
+        why = "an earlier call may have happened, and the receiver does not recognise a repetition any more"
+        self._ledger.begin(own, hashes, rows[0].batch_id)
+        self._ledger.doubt(own, hashes, why)
+        return self._held(documents[0], replace(rows[0], error=why), answered=False)
+
+    def _freed_by_memory(self, key_date: date, row: LedgerRow) -> bool:
+        if row.first_begun_age_s is None:
+            return False
+        events = self._ledger.database.read(lambda c: self._ledger.events.of_key(c, key_date, row.key_hash))
+        settled = [event.actor for event in events if event.kind in ("resolve_happened", "resolve_not_happened")]
+        return bool(settled) and settled[-1] == _MEMORY
 
     def _ask(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> bool | None:
         if self._verify is None:
@@ -89,7 +128,8 @@ class DoubtSettler:
         return None
 
     def _remembered(self, rows: Sequence[LedgerRow]) -> bool:
-        remembers = self._effect.receiver_remembers
+        """Return whether a repetition would meet a receiver that recognises it."""
+        remembers = self._effect.receiver_remembers if self._effect.in_doubt == "retry" else None
         ages = [row.first_begun_age_s for row in rows]
         if any((row.batch_id is not None) != self._batches for row in rows):
             return False  # call_per was changed since: the receiver would get a key that it does not know
@@ -115,9 +155,11 @@ class DoubtSettler:
 
     def _held(self, document: Document, row: LedgerRow, *, answered: bool) -> InDoubt:
         said = " verify could not tell." if answered else ""
+        name = f"batch {row.batch_id} (with {document.name})" if row.batch_id is not None else document.name
         why = f" ({row.error})" if row.error else ""
         return InDoubt(
-            f"{self._space.describe(document.name)} is in doubt since attempt {row.attempt} ({row.done_by}){why}: its "
-            f"effect may or may not have happened, and is not repeated.{said} Ask the receiver about idempotency key "
-            f"{row.idempotency_key}, then: {resolve_command(row.key_hash)} (or --did-not-happen)"
+            f"{self._space.describe(name)} is in doubt since attempt {row.attempt} ({row.done_by}){why}: its "
+            f"effect may or may not have happened, and is not repeated.{said} Ask the receiver about "
+            f"{asked_by(row.idempotency_key, row.batch_id)}, then: "
+            f"{resolve_command(row.key_hash, ledger=self._ledger_option)} (or --did-not-happen)"
         )

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from airflow_guard.core.commands import resolve_command
+from airflow_guard.core.commands import resolve_command, show_command
 from airflow_guard.core.errors import (
     ConfigurationError,
     FollowUpFailed,
@@ -115,10 +115,12 @@ class ExternalEffect:
                 lambda: not self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S),
                 UnitResult(unit, Outcome.FAILED, error, fatal=fatal),
             )
+        doubtful = UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
+        if self._spec.mode == "observe":
+            # Recorded as what it is, but nothing is held back: the task fails as it would without the guard.
+            doubtful = UnitResult(unit, Outcome.FAILED, error, fatal=fatal)
         return self._recorded(
-            unit,
-            lambda: not self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S),
-            UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal),
+            unit, lambda: not self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S), doubtful
         )
 
     # -- callables that take ``effect`` ---------------------------------------------------------------------
@@ -174,7 +176,8 @@ class ExternalEffect:
             log.exception("The failed follow-up could not be recorded; it shows as pending")
         failure = FollowUpFailed(
             f"{unit.space.describe(unit.name)}: the effect is done, what follows it failed: {why}. It is not executed "
-            f"again. Finish the follow-up by hand, then: {resolve_command(unit.hashes[0], decision='followed_up')}"
+            f"again. Finish the follow-up by hand, then: "
+            f"{resolve_command(unit.hashes[0], decision='followed_up', ledger=unit.ledger)}"
         )
         failure.__cause__ = error
         return UnitResult(unit, Outcome.BLOCKED, failure, fatal=None if isinstance(error, Exception) else error)
@@ -190,7 +193,8 @@ def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
     """Return the error for a unit whose effect may or may not have happened."""
     failure = InDoubt(
         f"{unit.space.describe(unit.name)} is in doubt: {type(error).__name__}: {error}. The effect may or may not "
-        f"have happened, and is not repeated. Ask the receiver, then: {resolve_command(unit.hashes[0])}"
+        f"have happened, and is not repeated. Ask the receiver about {unit.receiver_key}, then: "
+        f"{resolve_command(unit.hashes[0], ledger=unit.ledger)}"
     )
     failure.__cause__ = error
     return failure
@@ -200,8 +204,8 @@ def not_ours(unit: Unit) -> OwnershipLost:
     """Return the error for an effect that happened while its key went to another attempt."""
     return OwnershipLost(
         f"{unit.space.describe(unit.name)}: executed, but the key is no longer this attempt's: a person or verify had "
-        f"said that it did not happen. It may have happened twice; compare with the receiver. See: airflow-guard show "
-        f"--key {unit.hashes[0]}"
+        f"said that it did not happen. It may have happened twice; compare with the receiver. See: "
+        f"{show_command(unit.hashes[0], ledger=unit.ledger)}"
     )
 
 

@@ -19,7 +19,8 @@ from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.writer import PATIENCE_S
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
-from airflow_guard.store.ledger import BEGIN, Ledger
+from airflow_guard.store.changes import BEGIN
+from airflow_guard.store.ledger import Ledger
 
 
 class DatabaseEffect:

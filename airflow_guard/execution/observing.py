@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_guard.core.documents import Document
-from airflow_guard.core.guard import LedgerRow
+from airflow_guard.core.errors import ResolutionError
+from airflow_guard.core.guard import LedgerRow, Verdict, judge_state
 from airflow_guard.core.keys import KeySpace, batch_id_of
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.execution.spec import Callee, GuardSpec
+from airflow_guard.store import resolution
 from airflow_guard.store.ledger import Ledger
+
+log = logging.getLogger(__name__)
 
 
 class Observer:
@@ -42,8 +47,22 @@ class Observer:
             return
         if self._report.single:
             self._report.set_result(value)
-        for document, _ in members:
-            self._report.add(Outcome.OBSERVED, document.name, "would have been blocked")
+        for document, row in members:
+            self._report.add(Outcome.OBSERVED, document.name, _because(row))
+            if row is not None:
+                self._settle(row)
+
+    def _settle(self, row: LedgerRow) -> None:
+        """End a doubt that the call has ended: otherwise it would block the first enforced run."""
+        if judge_state(row) is not Verdict.DOUBT:
+            return
+        try:
+            resolution.resolve(
+                self._ledger, self._space.key_date, row.key_hash, row.owner_token, "happened",
+                actor="observe mode", reason="executed again in observe mode, where nothing is held back",
+            )  # fmt: skip
+        except ResolutionError as error:
+            log.info("%s", error)
 
     def _invoke(self, values: dict[str, Any]) -> Any:
         if not self._spec.database:
@@ -64,3 +83,7 @@ class Observer:
         batch_id = batch_id_of(each.idempotency_key for each, _ in members)
         documents = [each.payload for each, _ in members]
         return {**common, "documents": documents, "batch_id": batch_id, "idempotency_key": batch_id}
+
+
+def _because(row: LedgerRow | None) -> str:
+    return f"would have been blocked: {row.state} by {row.done_by}" if row else "would have been blocked"

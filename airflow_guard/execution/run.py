@@ -8,7 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
-from airflow_guard.core.errors import DocumentError, KeyDrift, LedgerBusy, LedgerError, LedgerUnavailable, Stopped
+from airflow_guard.core.errors import (
+    DocumentError,
+    KeyDrift,
+    LedgerBusy,
+    LedgerError,
+    LedgerUnavailable,
+    Stopped,
+)
 from airflow_guard.core.guard import Asking
 from airflow_guard.core.keys import batch_id_of
 from airflow_guard.core.report import Outcome, Report
@@ -26,7 +33,8 @@ from airflow_guard.execution.units import Unit
 from airflow_guard.execution.workers import StopFlag, Workers
 from airflow_guard.execution.writer import GroupWriter, InlineWriter
 from airflow_guard.store import aliases
-from airflow_guard.store.ledger import Claimed, Ledger, Ownership
+from airflow_guard.store.changes import Ownership
+from airflow_guard.store.ledger import Claimed, Ledger
 from airflow_guard.store.task_runs import TaskTry
 
 log = logging.getLogger(__name__)
@@ -99,8 +107,7 @@ class GuardedTask:
                 dag_task_ids=self._dag_task_ids, retired_operations=self._spec.retired_operations,
             )  # fmt: skip
             self._work(report, unguarded, drift, documents, one)
-            failed = report.failures or report.stopped or report.problem
-            outcome = "failed" if failed else "success"
+            outcome = "failed" if report.failure("", self._spec.max_rejected) else "success"
         finally:
             self._close(report, outcome)
         return report
@@ -156,7 +163,11 @@ class GuardedTask:
             workers = Workers(
                 ledger, effect, writer, report, self._stop, threads, stop_on_failure=spec.stop_on_failure
             )
-            settler = DoubtSettler(ledger, spec, space, self._verify)
+            actor, task_run_id = self._try.identity.describe(), self.task_run_id
+            settler = DoubtSettler(
+                ledger, spec, space, self._verify, lambda: Ownership.new(space.key_date, task_run_id, actor)
+            )
+            
             asking = Asking(
                 self._try.identity, space.deployment,
                 compare_runs=spec.once_per == "date" and spec.on_other_run == "fail",
@@ -292,13 +303,16 @@ class _Session:
 
     def _units(self, own: Ownership, documents: Sequence[Document], won: dict[str, Claimed]) -> list[Unit]:
         if self._spec.call_per == "document":
-            return [Unit([document], [won[document.key_hash]], own, self._space) for document in documents]
+            return [
+                Unit([document], [won[document.key_hash]], own, self._space, None, self._spec.ledger)
+                for document in documents
+            ]
         size, units = self._spec.batch_size, []
         for start in range(0, len(documents), size):
             members = documents[start : start + size]
             claims = [won[document.key_hash] for document in members]
             batch_id = batch_id_of(claim.idempotency_key for claim in claims)
-            units.append(Unit(members, claims, own, self._space, batch_id))
+            units.append(Unit(members, claims, own, self._space, batch_id, self._spec.ledger))
         return units
 
     # -- batches that must stay what they were --------------------------------------------------------------
@@ -320,6 +334,10 @@ class _Session:
                 self._repeat(batch_id, documents)
 
     def _repeat(self, batch_id: str, documents: Sequence[Document]) -> None:
+        rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
+        members = [(document, rows[document.key_hash]) for document in documents if document.key_hash in rows]
+        if self._classifier.lapsed(members):
+            return
         own, won = self._claim([], documents)
         if len(won) != len(documents):
             if won:
@@ -331,7 +349,7 @@ class _Session:
                         self._report.retryable = True
             return
         claims = [won[document.key_hash] for document in documents]
-        self._workers.run([Unit(documents, claims, own, self._space, batch_id)])
+        self._workers.run([Unit(documents, claims, own, self._space, batch_id, self._spec.ledger)])
 
     def _incomplete(self, batch_id: str, documents: Sequence[Document], missing: Sequence[str | None]) -> None:
         # A batch moves as one. If another attempt took it while the listing was read, its members only look missing.

@@ -56,6 +56,8 @@ class GuardSpec:
     lease: timedelta = timedelta(seconds=60)
     max_hold: timedelta = timedelta(hours=24)
     result_max_bytes: int = MAX_RESULT_BYTES
+    ledger: str | None = None
+    """The connection that commands in messages must name, ``None`` if it is the configured one."""
 
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():

@@ -11,7 +11,8 @@ from airflow_guard.core.documents import Document
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.report import Outcome
 from airflow_guard.execution.writer import Mark
-from airflow_guard.store.ledger import Claimed, Ownership
+from airflow_guard.store.changes import Ownership
+from airflow_guard.store.ledger import Claimed
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,7 @@ class Unit:
     """Claimed documents that one call executes.
 
     :param batch_id: ``None`` with ``call_per="document"``.
+    :param ledger: the connection that commands in messages must name, ``None`` for the configured one.
     """
 
     documents: Sequence[Document]
@@ -26,6 +28,12 @@ class Unit:
     own: Ownership
     space: KeySpace
     batch_id: str | None = None
+    ledger: str | None = None
+
+    @property
+    def receiver_key(self) -> str:
+        """What the receiver was given to recognise the effect, in words."""
+        return asked_by(self.claims[0].idempotency_key, self.batch_id)
 
     @property
     def hashes(self) -> list[str]:
@@ -80,3 +88,8 @@ class UnitResult:
 
 
 Values = Mapping[str, Any]
+
+
+def asked_by(idempotency_key: str, batch_id: str | None) -> str:
+    """Return what a person asks the receiver about."""
+    return f"batch id {batch_id}" if batch_id is not None else f"idempotency key {idempotency_key}"

@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from airflow_guard.core.errors import OwnershipLost
 from airflow_guard.core.states import FollowUp
-from airflow_guard.store.ledger import BEGIN, COMPLETE, Ledger, Ownership
+from airflow_guard.store.changes import BEGIN, COMPLETE, Ownership
+from airflow_guard.store.ledger import Ledger
 
 PATIENCE_S = 300.0
 """How long a completion is tried when the ledger is down: the effect has happened and must be recorded. Begin marks

@@ -1,14 +1,13 @@
 """One function per connection type: an Airflow connection becomes the ledger's database.
 
-All that the connection says about TLS and authentication counts. PostgreSQL goes through Airflow's own hook; MySQL
-and SQLite do not need their providers.
+All that the connection says about TLS and authentication counts. PostgreSQL goes through Airflow's own hook;
+MySQL and SQLite do not need their providers.
 """
 
 from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +15,13 @@ import sqlalchemy as sa
 
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
     from airflow.sdk import Connection
+
+    from airflow_guard.store.tables import Tables
 
 MAX_CONNECTIONS = 8
 
@@ -36,8 +38,8 @@ def database_of(
     maker = _MAKERS.get(connection.conn_type or "")
     if maker is None:
         raise ConfigurationError(
-            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}. A ledger needs one of type "
-            "postgres, mysql (also for MariaDB) or sqlite: correct ledger_conn_id of the operator, or "
+            f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}. A ledger needs one of "
+            "type postgres, mysql (also for MariaDB) or sqlite: correct ledger_conn_id of the operator, or "
             "[airflow_guard] ledger_conn_id."
         )
     url, creator = maker(connection)
@@ -118,7 +120,8 @@ def _mysql_tls(extra: Mapping[str, Any], conn_id: str) -> dict[str, Any]:
             context.load_cert_chain(given["cert"], keyfile=given.get("key"))
         return {"ssl": context}
     raise ConfigurationError(
-        f"Connection {conn_id!r}: ssl_mode={mode} is none of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, VERIFY_IDENTITY."
+        f"Connection {conn_id!r}: ssl_mode={mode} is none of DISABLED, PREFERRED, REQUIRED, VERIFY_CA, "
+        "VERIFY_IDENTITY."
     )
 
 
@@ -133,12 +136,15 @@ def _sqlite(connection: Connection) -> tuple[sa.URL, None]:
     elif not Path(path).parent.is_dir():
         wrong = f"names {path!r}, whose folder does not exist"
     if wrong:
-        raise ConfigurationError(f"SQLite connection {connection.conn_id!r} {wrong}. The path goes in its host field.")
+        raise ConfigurationError(
+            f"SQLite connection {connection.conn_id!r} {wrong}. The path goes in its host field."
+        )
     return sa.URL.create("sqlite", database=path), None
 
 
 def _url(driver: str, connection: Connection) -> sa.URL:
-    """Return a URL for messages and for the choice of dialect; the creator connects, so it needs no password."""
+    """Return a URL for messages and for the choice of dialect; the creator connects, so it needs no
+    password."""
     return sa.URL.create(
         driver, username=connection.login or None, host=connection.host or None, port=connection.port or None,
         database=connection.schema or None,

@@ -60,7 +60,8 @@ def _class_name(name: str) -> str:
 
 def _refuse(conn_id: str, executor: str) -> None:
     raise ConfigurationError(
-        f"The ledger {conn_id!r} is a SQLite file, and this task runs on {executor}, which may use several machines: "
-        "each would keep a ledger of its own and execute what the others have done. Point ledger_conn_id, or "
-        "[airflow_guard] ledger_conn_id, to PostgreSQL, MySQL or MariaDB. SQLite is for LocalExecutor and dag.test()."
+        f"The ledger {conn_id!r} is a SQLite file, and this task runs on {executor}, which may use several "
+        "machines: each would keep a ledger of its own and execute what the others have done. Point "
+        "ledger_conn_id, or [airflow_guard] ledger_conn_id, to PostgreSQL, MySQL or MariaDB. SQLite is for "
+        "LocalExecutor and dag.test()."
     )

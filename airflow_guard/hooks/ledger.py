@@ -1,7 +1,7 @@
 """Opening the ledger of a connection.
 
-``ledger_conn_id`` of an operator comes first, then ``[airflow_guard] ledger_conn_id``. Engines are kept per process
-and connection; a task closes their connections when it ends.
+``ledger_conn_id`` of an operator comes first, then ``[airflow_guard] ledger_conn_id``. Engines are kept per
+process and connection; a task closes their connections when it ends.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Sequence
-from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import AirflowNotFoundException
@@ -25,6 +23,9 @@ from airflow_guard.store.migrate import check_migrated, ensure_sqlite
 from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+
     from airflow.sdk import Connection
 
     from airflow_guard.store.database import LedgerDatabase
@@ -43,9 +44,9 @@ def ledger_conn_id(conn_id: str | None, settings: GuardSettings | None = None) -
     chosen = conn_id or (settings or GuardSettings.read()).ledger_conn_id
     if not chosen:
         raise LedgerNotConfigured(
-            "No ledger: set ledger_conn_id on the operator (or in the DAG's default_args), or ledger_conn_id in section "
-            "[airflow_guard] of airflow.cfg (AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID), to the id of a postgres, mysql or "
-            "sqlite connection."
+            "No ledger: set ledger_conn_id on the operator (or in the DAG's default_args), or ledger_conn_id "
+            "in section [airflow_guard] of airflow.cfg (AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID), to the id "
+            "of a postgres, mysql or sqlite connection."
         )
     return chosen
 
@@ -125,8 +126,8 @@ def find_connection(conn_id: str) -> Connection:
 def not_found(conn_id: str) -> LedgerNotConfigured:
     """Return the error for a connection that does not exist."""
     return LedgerNotConfigured(
-        f"There is no connection {conn_id!r}, which ledger_conn_id (of the operator or of [airflow_guard]) names as "
-        "the ledger. Create it, or correct the name."
+        f"There is no connection {conn_id!r}, which ledger_conn_id (of the operator or of [airflow_guard]) "
+        "names as the ledger. Create it, or correct the name."
     )
 
 

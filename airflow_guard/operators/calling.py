@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import KNOWN_CONTEXT_KEYS, AirflowFailException
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.execution.spec import INJECTED, Callee, GuardSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -46,7 +48,9 @@ class Function:
         try:
             parameters = list(inspect.signature(call).parameters.values())
         except (TypeError, ValueError) as error:
-            raise ConfigurationError(f"The signature of {what}={call!r:.80} cannot be read: {error}.") from error
+            raise ConfigurationError(
+                f"The signature of {what}={call!r:.80} cannot be read: {error}."
+            ) from error
         by_position = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         filled = frozenset(p.name for p in by_position[: len(args)])
         left = [p for p in parameters if p.kind not in _VARIADIC and p.name not in filled]
@@ -81,15 +85,16 @@ class Function:
         injected = sorted(self.filled & set(INJECTED))
         if injected:
             raise ConfigurationError(
-                f"{self.what}: op_args fill {', '.join(injected)} by position, which the operator gives. Use op_kwargs, "
-                "or name other parameters first."
+                f"{self.what}: op_args fill {', '.join(injected)} by position, which the operator gives. Use "
+                "op_kwargs, or name other parameters first."
             )
         if known is None:
             return
         given = sorted(set(known) & set(INJECTED))
         if given:
             raise ConfigurationError(
-                f"op_kwargs hold {', '.join(given)}, which the operator gives to {self.what}. Use another name."
+                f"op_kwargs hold {', '.join(given)}, which the operator gives to {self.what}. Use another "
+                "name."
             )
         missing = sorted(self.required - set(INJECTED) - set(known) - KNOWN_CONTEXT_KEYS - {"templates_dict"})
         if missing:
@@ -112,20 +117,21 @@ class Function:
         :param args: the ``op_args``.
         :param gives: names that the execution will give in each call.
         :param adapt: wraps the function once.
-        :raises ConfigurationError: a required parameter has no value in this run; better said now than inside the
-            effect, where it could not be told from an effect that happened.
+        :raises ConfigurationError: a required parameter has no value in this run; better said now than inside
+            the effect, where it could not be told from an effect that happened.
         """
         taken = sorted(self.filled & set(shared))
         if taken:
             raise ConfigurationError(
-                f"{self.what}: op_args fill {', '.join(taken)} by position, but that is a name of Airflow's context or "
-                "of op_kwargs. Use op_kwargs."
+                f"{self.what}: op_args fill {', '.join(taken)} by position, but that is a name of Airflow's "
+                "context or of op_kwargs. Use op_kwargs."
             )
         missing = sorted(self.required - set(shared) - set(gives))
         if missing:
             raise ConfigurationError(
-                f"{self.what} requires {', '.join(missing)}, which this run does not have (asset-triggered runs, for "
-                "example, have no logical date). Give the parameter a default, or a value in op_kwargs."
+                f"{self.what} requires {', '.join(missing)}, which this run does not have (asset-triggered "
+                "runs, for example, have no logical date). Give the parameter a default, or a value in "
+                "op_kwargs."
             )
         static = {name: value for name, value in shared.items() if self.any_name or name in self.names}
         call, names, any_name = adapt(self.call), self.names, self.any_name

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import XComArg
 from airflow_guard.core.effects import External, side_effect_of
@@ -15,8 +15,10 @@ from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks.ledger import ledger_conn_id
-from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.calling import Function
+
+if TYPE_CHECKING:
+    from airflow_guard.hooks.settings import GuardSettings
 
 _MADE_BY_AIRFLOW = re.compile(r"\.|__\d+$")
 _PLAIN = (
@@ -24,10 +26,11 @@ _PLAIN = (
     "stop_on_failure", "max_rejected", "max_workers",
 )  # fmt: skip
 NOT_BY_DEFAULT_ARGS = (
-    "operation", "document", "documents", "document_key", "fingerprint_fields", "python_callable", "retired_operations",
+    "operation", "document", "documents", "document_key", "fingerprint_fields", "python_callable",
+    "retired_operations",
 )  # fmt: skip
-"""What makes a task this task and no other: in ``default_args`` it would be shared by all, or was meant for an
-operator of another kind."""
+"""What makes a task this task and no other: in ``default_args`` it would be shared by all, or was meant for
+an operator of another kind."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +81,15 @@ class Declaration:
         for name in ("operation", "key_namespace"):
             value = self.values.get(name)
             if name in self.mapped or (value is not None and (not isinstance(value, str) or "{{" in value)):
-                raise ConfigurationError(f"{name}={value!r}: a fixed text. It is part of the key, and neither templated nor mapped.")
+                raise ConfigurationError(
+                    f"{name}={value!r}: a fixed text. It is part of the key, and neither templated nor "
+                    "mapped."
+                )
         if self.values.get("operation") is None and _MADE_BY_AIRFLOW.search(self.task_id):
             raise ConfigurationError(
-                f"Task {self.task_id!r} needs operation=…: its id depends on the task group it is in, or on how often "
-                "its function was called before it, and the operation is part of the key. If you move or reorder "
-                'tasks, an operation such as operation="post_statement" stays.'
+                f"Task {self.task_id!r} needs operation=…: its id depends on the task group it is in, or on "
+                "how often its function was called before it, and the operation is part of the key. If you "
+                'move or reorder tasks, an operation such as operation="post_statement" stays.'
             )
         cycle = self.values.get("cycle") or ""
         fixed = cycle if isinstance(cycle, str) and "{{" not in cycle else ""
@@ -97,7 +103,9 @@ class Declaration:
     def _check_documents(self, spec: GuardSpec) -> None:
         document, documents = self._given("document"), self._given("documents")
         if document and documents:
-            raise ConfigurationError("document and documents are both given: one task lists one document, or many.")
+            raise ConfigurationError(
+                "document and documents are both given: one task lists one document, or many."
+            )
         if documents and "documents" in self.values:
             _check_listing(self.values["documents"])
         if spec.call_per == "batch" and documents is False:
@@ -114,14 +122,15 @@ class Declaration:
         needing += ['once_per="document"'] if spec.once_per == "document" else []
         if needing:
             raise ConfigurationError(
-                f"{', '.join(needing)} of task {self.task_id!r} means nothing without document=… or documents=…: the "
-                "task would stand for the run as a whole."
+                f"{', '.join(needing)} of task {self.task_id!r} means nothing without document=… or "
+                "documents=…: the task would stand for the run as a whole."
             )
         wanted = Function.of("python_callable", self.values["python_callable"], self._args()).required
         if wanted & {"document", "payload"}:
             raise ConfigurationError(
-                f"The callable of task {self.task_id!r} takes {' and '.join(sorted(wanted & {'document', 'payload'}))}, "
-                "but neither document=… nor documents=… is given."
+                f"The callable of task {self.task_id!r} takes "
+                f"{' and '.join(sorted(wanted & {'document', 'payload'}))}, but neither document=… nor "
+                "documents=… is given."
             )
 
     def _check_functions(self, spec: GuardSpec) -> None:
@@ -131,8 +140,8 @@ class Declaration:
         Callee(lambda _: None, function.names, function.any_name).check(spec)
         if spec.database and function.is_async:
             raise ConfigurationError(
-                'side_effect="database" needs an ordinary function: connection is synchronous, and a coroutine would '
-                "block its event loop with each statement. Use def instead of async def."
+                'side_effect="database" needs an ordinary function: connection is synchronous, and a '
+                "coroutine would block its event loop with each statement. Use def instead of async def."
             )
         if isinstance(spec.side_effect, External) and spec.side_effect.verify is not None:
             Function.of("External(verify=…)", spec.side_effect.verify).check_arguments(known)
@@ -179,6 +188,7 @@ def spec_of(values: Mapping[str, Any], settings: GuardSettings) -> GuardSpec:
         mode=values.get("mode") or settings.mode,
         lease=settings.lease if lease is None else duration("lease", lease),
         result_max_bytes=settings.result_max_bytes,
+        ledger=values.get("ledger_conn_id"),
     )
 
 
@@ -200,8 +210,9 @@ def duration(name: str, value: object) -> timedelta:
 def without_document(task_id: str) -> str:
     """Return the message for a mapped instance that names no document: all of them would have one key."""
     return (
-        f"Task {task_id!r} is mapped, and an instance of it names no document: all instances would have the same key. "
-        "Map over document, or give documents (a list, or a callable that takes what is mapped from op_kwargs)."
+        f"Task {task_id!r} is mapped, and an instance of it names no document: all instances would have the "
+        "same key. Map over document, or give documents (a list, or a callable that takes what is mapped "
+        "from op_kwargs)."
     )
 
 
@@ -214,8 +225,8 @@ def refuse_leaked(default_args: Mapping[str, Any], given: Iterable[str]) -> None
     leaked = [name for name in NOT_BY_DEFAULT_ARGS if name in default_args and name not in set(given)]
     if leaked:
         raise ConfigurationError(
-            f"{', '.join(leaked)} of a guarded task would come from default_args, which other tasks share and which may "
-            "mean another operator. Give it to the task itself, or take it out of default_args."
+            f"{', '.join(leaked)} of a guarded task would come from default_args, which other tasks share "
+            "and which may mean another operator. Give it to the task itself, or take it out of default_args."
         )
 
 
@@ -224,13 +235,13 @@ def _check_listing(documents: object) -> None:
         return
     if isinstance(documents, (str, bytes, Mapping)):
         raise ConfigurationError(
-            f"documents={documents!r:.80} is {type(documents).__name__}: give a list, the result of another task, or a "
-            "callable. For one document use document=…."
+            f"documents={documents!r:.80} is {type(documents).__name__}: give a list, the result of another "
+            "task, or a callable. For one document use document=…."
         )
     if hasattr(documents, "__next__"):
         raise ConfigurationError(
-            "documents is a generator, which gives its documents once and then never again. Give the function that "
-            "makes it."
+            "documents is a generator, which gives its documents once and then never again. Give the "
+            "function that makes it."
         )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_guard.airflow_compat import AirflowException, AirflowFailException
-from airflow_guard.core.errors import GuardError
+
+if TYPE_CHECKING:
+    from airflow_guard.core.errors import GuardError
 
 
 class GuardFailure(AirflowFailException):

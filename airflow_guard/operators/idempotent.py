@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from airflow.providers.standard.operators.python import PythonOperator
 from jinja2 import UndefinedError
@@ -22,6 +21,8 @@ from airflow_guard.operators.task_try import GuardedTry, causes_of, failure_of
 from airflow_guard.operators.waiting import Wait, only_waits, wait_over
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
     import jinja2
     from airflow.sdk import DAG, Context
 
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from airflow_guard.triggers.ledger import LedgerEvent
 
 _BACKSTOP = timedelta(minutes=15)
-"""How much longer than the trigger Airflow itself waits: a triggerer that is down must not keep a task forever."""
+"""How much longer than the trigger Airflow itself waits: a triggerer that is down must not keep a task
+forever."""
 
 
 class IdempotentOperator(PythonOperator):
@@ -47,35 +49,40 @@ class IdempotentOperator(PythonOperator):
             ledger_conn_id="core_banking",
         )
 
-    The function gets what its signature names: ``document``, ``payload``, ``documents`` and ``batch_id`` (batches),
-    ``business_date``, ``idempotency_key``, ``attempt``, ``generation``, ``connection`` (database), ``effect``
-    (external), Airflow's context, and ``op_kwargs``. All parameters of ``PythonOperator`` stay. One document, or the
-    run as a whole, returns the function's result, also where it is replayed; several return a summary.
+    The function gets what its signature names: ``document``, ``payload``, ``documents`` and ``batch_id``
+    (batches), ``business_date``, ``idempotency_key``, ``attempt``, ``generation``, ``connection`` (database),
+    ``effect`` (external), Airflow's context, and ``op_kwargs``. All parameters of ``PythonOperator`` stay.
+    One document, or the run as a whole, returns the function's result, also where it is replayed; several
+    return a summary.
 
     :param operation: what the task does, as the key has it; by default the task's id. A fixed text.
     :param key_namespace: by default the DAG's id; the same for a renamed copy of the DAG. A fixed text.
     :param business_date: a template, a date, a rule such as ``previous_day()``, or a callable that takes
         :class:`~airflow_guard.core.run_facts.RunFacts`. Default: the run's own date.
-    :param cycle: settlement cycle within the business date, for schedules that fire several times a day. (templated)
+    :param cycle: settlement cycle within the business date, for schedules that fire several times a day.
+        (templated)
     :param document: the one document of the task, an id or a mapping. (templated)
-    :param documents: several: a list, the result of another task, or a callable (called like ``python_callable``, with
-        ``business_date``) that returns or yields ids or mappings.
+    :param documents: several: a list, the result of another task, or a callable (called like
+        ``python_callable``, with ``business_date``) that returns or yields ids or mappings.
     :param document_key: the field of a mapping that is its identity.
     :param fingerprint_fields: the fields whose change counts as other content. Default: all.
-    :param once_per: ``"date"`` (default): once per business date and document; ``"document"``: once, whatever the date.
-    :param call_per: ``"document"`` (default), or ``"batch"``: one call, and one effect, for up to ``batch_size``.
+    :param once_per: ``"date"`` (default): once per business date and document; ``"document"``: once, whatever
+        the date.
+    :param call_per: ``"document"`` (default), or ``"batch"``: one call, and one effect, for up to
+        ``batch_size``.
     :param batch_size: documents in a batch. Default 500.
-    :param max_workers: documents at a time, on threads. Default 1: in the main thread, which ``execution_timeout`` can
-        interrupt.
+    :param max_workers: documents at a time, on threads. Default 1: in the main thread, which
+        ``execution_timeout`` can interrupt.
     :param side_effect: ``"external"`` (default), ``"database"``, ``External(…)`` or ``Database()``.
-    :param on_duplicate: for a key that is done: ``"replay"`` (default) returns the stored result, ``"skip"`` skips the
-        task if all is done, ``"fail"``.
-    :param on_concurrent: for a key that another attempt is at work on: ``"wait"`` (default) or ``"fail"`` (retryable).
+    :param on_duplicate: for a key that is done: ``"replay"`` (default) returns the stored result, ``"skip"``
+        skips the task if all is done, ``"fail"``.
+    :param on_concurrent: for a key that another attempt is at work on: ``"wait"`` (default) or ``"fail"``
+        (retryable).
     :param wait_timeout: the longest wait in all. Default 1 hour; then the task fails, retryable.
     :param poll_interval: between two looks at the ledger while waiting. Default 10 s.
     :param deferrable: whether the wait is the triggerer's. Default ``[operators] default_deferrable``.
-    :param on_other_run: for a key of another automatic run: ``"fail"`` (default), or ``"replay"`` if listing the same
-        documents again is normal.
+    :param on_other_run: for a key of another automatic run: ``"fail"`` (default), or ``"replay"`` if listing
+        the same documents again is normal.
     :param stop_on_failure: begin no other document after a failure. Default no.
     :param max_rejected: more rejected documents than this fail the task. Default 0.
     :param mode: ``"enforce"`` or ``"observe"``. Default ``[airflow_guard] mode``.
@@ -97,7 +104,8 @@ class IdempotentOperator(PythonOperator):
         "documents": "py",
     }
     shallow_copy_attrs: Sequence[str] = (
-        *PythonOperator.shallow_copy_attrs, "business_date", "document", "documents", "side_effect", "guard_spec", "_declared",
+        *PythonOperator.shallow_copy_attrs, "business_date", "document", "documents", "side_effect",
+        "guard_spec", "_declared",
     )  # fmt: skip
 
     # What the caller itself has given, which the metaclass mixes with default_args before __init__ sees it.
@@ -105,10 +113,10 @@ class IdempotentOperator(PythonOperator):
     _unmapped = False
     _attempt: GuardedTry | None = None
 
-    def __new__(cls, *args: Any, **kwargs: Any) -> IdempotentOperator:
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Note what the caller has given."""
         del args
-        made: IdempotentOperator = super().__new__(cls)
+        made = super().__new__(cls)
         object.__setattr__(made, "_given_here", frozenset(kwargs))
         object.__setattr__(made, "_unmapped", bool(kwargs.get("_airflow_from_mapped")))
         return made
@@ -146,7 +154,9 @@ class IdempotentOperator(PythonOperator):
         max_hold: timedelta | float | None = None,
         **kwargs: Any,
     ) -> None:
-        declared = {name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")}
+        declared = {
+            name: value for name, value in locals().items() if name not in ("self", "kwargs", "__class__")
+        }
         self.operation = operation
         self.key_namespace = key_namespace
         self.business_date: Any = business_date
@@ -227,7 +237,9 @@ class IdempotentOperator(PythonOperator):
         super()._do_render_template_fields(self, others, context, jinja_env, seen_oids)
         self._render_business_date(context, jinja_env, seen_oids)
 
-    def _render_business_date(self, context: Context, jinja_env: jinja2.Environment, seen_oids: set[int]) -> None:
+    def _render_business_date(
+        self, context: Context, jinja_env: jinja2.Environment, seen_oids: set[int]
+    ) -> None:
         template = self.business_date
         if template is None or isinstance(template, (date, BusinessDateRule)) or _is_function(template):
             return
@@ -246,7 +258,7 @@ class IdempotentOperator(PythonOperator):
 
         :raises GuardFailure: no retry helps.
         :raises GuardRetry: a retry helps.
-        :raises AirflowSkipException: no business date by its rule, or all is done and ``on_duplicate="skip"``.
+        :raises AirflowSkipException: no business date by its rule, or all done and ``on_duplicate="skip"``.
         """
         return self._execute(context, None)
 
@@ -306,7 +318,8 @@ class IdempotentOperator(PythonOperator):
 
 
 class _Undefined:
-    """A business date whose template uses what the run does not have. An error only if no date stands in for it."""
+    """A business date whose template uses what the run does not have. An error only if no date stands in for
+    it."""
 
     def __init__(self, template: str, problem: str) -> None:
         self._template = template
@@ -314,9 +327,9 @@ class _Undefined:
 
     def __call__(self, facts: RunFacts) -> NoReturn:
         raise BusinessDateError(
-            f"business_date={self._template!r} has no value in {facts}: {self._problem}. Asset-triggered and some other "
-            'runs have no ds and no logical date. Trigger the run with conf {"business_date": "YYYY-MM-DD"}, or use a '
-            "rule that needs neither, such as from_asset_extra()."
+            f"business_date={self._template!r} has no value in {facts}: {self._problem}. Asset-triggered and "
+            "some other runs have no ds and no logical date. Trigger the run with conf "
+            '{"business_date": "YYYY-MM-DD"}, or use a rule that needs neither, such as from_asset_extra().'
         )
 
     def __repr__(self) -> str:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 
 class GuardedPartial(OperatorPartial):
-    """What ``IdempotentOperator.partial()`` returns: checks the task when it is expanded, not when it runs."""
+    """What ``IdempotentOperator.partial()`` returns: checks the task when it is expanded, not when it
+    runs."""
 
     def expand(self, **mapped_kwargs: Any) -> MappedOperator:
         """See ``OperatorPartial.expand``.
@@ -102,7 +103,8 @@ def _parameters(operator_class: type) -> frozenset[str]:
 
 
 def refuse_second_key(dag: DAG, declaration: Declaration) -> None:
-    """Refuse a task whose key another guarded task of the DAG has: one of them would replay the other's results.
+    """Refuse a task whose key another guarded task of the DAG has: one of them would replay the other's
+    results.
 
     :raises ConfigurationError: names both.
     """
@@ -111,18 +113,19 @@ def refuse_second_key(dag: DAG, declaration: Declaration) -> None:
             namespace, operation, cycle = declaration.key
             in_cycle = f", cycle {cycle!r}" if cycle else ""
             raise ConfigurationError(
-                f"Tasks {other.task_id!r} and {declaration.task_id!r} have one key (key_namespace {namespace!r}, "
-                f"operation {operation!r}{in_cycle}): the second would take the first one's results for its own. Give "
-                "each its own operation, or list all documents in one task. A decorated function that is called twice "
-                'gets another one by notify.override(task_id="…", operation="…")(…).'
+                f"Tasks {other.task_id!r} and {declaration.task_id!r} have one key (key_namespace "
+                f"{namespace!r}, operation {operation!r}{in_cycle}): the second would take the first one's "
+                "results for its own. Give each its own operation, or list all documents in one task. A "
+                'decorated function that is called twice gets another one by notify.override(task_id="…", '
+                'operation="…")(…).'
             )
 
 
 def no_setup(task_id: str) -> str:
     """Return the message for a guarded task that is to be a setup."""
     return (
-        f"Task {task_id!r} cannot be a setup: a setup is run again whenever a task that needs it is cleared, and a guarded "
-        "task is done once. Make it an ordinary upstream task."
+        f"Task {task_id!r} cannot be a setup: a setup is run again whenever a task that needs it is cleared, "
+        "and a guarded task is done once. Make it an ordinary upstream task."
     )
 
 

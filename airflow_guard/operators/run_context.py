@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.dates import NoBusinessDate, RunFacts, resolve_business_date
 from airflow_guard.core.guard import TaskIdentity
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from datetime import date
+
     from airflow_guard.core.dates import OperatorDate
 
 

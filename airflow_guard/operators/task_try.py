@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from datetime import date
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_guard.airflow_compat import AirflowSkipException, call_as_airflow, hostname, outlet_events_of
@@ -18,11 +16,9 @@ from airflow_guard.core.errors import (
     LedgerUnavailable,
 )
 from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.report import Report
 from airflow_guard.execution.preflight import check_date
 from airflow_guard.execution.run import GuardedTask, Listing
 from airflow_guard.execution.shape import key_shape
-from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.operators.calling import Function, given_to_callable, given_to_verify
 from airflow_guard.operators.declaration import without_document
@@ -30,9 +26,18 @@ from airflow_guard.operators.run_context import identity_of, run_facts
 from airflow_guard.store.task_runs import TaskTry
 
 if TYPE_CHECKING:
+    from datetime import date
+    from types import TracebackType
+
     from airflow.sdk import Context
 
+    from airflow_guard.core.report import Report
+    from airflow_guard.execution.spec import Callee, GuardSpec
     from airflow_guard.operators.idempotent import IdempotentOperator
+
+
+_MORE_CONNECTIONS = 7
+"""Beside one for each worker: for the writer, the lease, and the thread that judges and claims."""
 
 
 class GuardedTry:
@@ -60,26 +65,16 @@ class GuardedTry:
 
     def __enter__(self) -> Self:
         """Open the ledger, and compare the business date with what it knows."""
-        task, resolved = self._task, self._resolved
         self.ledger = open_ledger(
             self.conn_id,
-            max_connections=self.spec.max_workers + 7,
-            executor=task.executor,
+            max_connections=self.spec.max_workers + _MORE_CONNECTIONS,
+            executor=self._task.executor,
             even_if_down=self.spec.mode == "observe",
         )
         try:
             self._check_date()
-            if isinstance(resolved, NoBusinessDate):
-                raise AirflowSkipException(resolved.reason)
-            self._date: ResolvedDate = resolved
-            self.space = KeySpace(
-                key_namespace=task.key_namespace or task.dag_id,
-                operation=task.operation or task.task_id,
-                business_date=resolved.date,
-                cycle=str(task.cycle or ""),
-                once_per=self.spec.once_per,
-                deployment=task.guard_settings.deployment,
-            )
+            self._date = self._date_or_skip()
+            self.space = self._key_space(self._date.date)
         except BaseException:
             self.ledger.database.dispose()
             raise
@@ -145,7 +140,8 @@ class GuardedTry:
         )
 
     def date_asset_events(self) -> None:
-        """Put the business date into the asset events of the task, where ``from_asset_extra()`` looks for it."""
+        """Put the business date into the asset events of the task, where ``from_asset_extra()`` looks for
+        it."""
         from airflow.sdk import Asset
 
         events = outlet_events_of(self._context)
@@ -158,7 +154,9 @@ class GuardedTry:
     def _check_date(self) -> None:
         task, warn = self._task, self._task.log.warning
         try:
-            check_date(self.ledger.runs, self._facts, self.identity, task.business_date, self._resolved, warn=warn)
+            check_date(
+                self.ledger.runs, self._facts, self.identity, task.business_date, self._resolved, warn=warn
+            )
         except DateChangedError as error:
             if self.spec.mode == "enforce":
                 raise
@@ -168,14 +166,31 @@ class GuardedTry:
                 raise
             warn("observe: the business date is not compared with earlier runs: %s", error)
 
+    def _date_or_skip(self) -> ResolvedDate:
+        if isinstance(self._resolved, NoBusinessDate):
+            raise AirflowSkipException(self._resolved.reason)
+        return self._resolved
+
+    def _key_space(self, business_date: date) -> KeySpace:
+        task = self._task
+        return KeySpace(
+            key_namespace=task.key_namespace or task.dag_id,
+            operation=task.operation or task.task_id,
+            business_date=business_date,
+            cycle=str(task.cycle or ""),
+            once_per=self.spec.once_per,
+            deployment=task.guard_settings.deployment,
+        )
+
     def _one_document(self) -> Any:
         task = self._task
         if not task.names_documents and self.identity.map_index >= 0:
             raise ConfigurationError(without_document(task.task_id))
         if task.names_one_document and task.document is None:
             raise DocumentError(
-                f"document of task {task.task_id!r} has no value in this run (None): the task it comes from gave nothing. "
-                "Without a document the task would stand for the run as a whole, so nothing was executed."
+                f"document of task {task.task_id!r} has no value in this run (None): the task it comes from "
+                "gave nothing. Without a document the task would stand for the run as a whole, so nothing "
+                "was executed."
             )
         return task.document
 
@@ -193,7 +208,9 @@ class GuardedTry:
         task = self._task
         arguments = task.op_kwargs or {}
         if not isinstance(arguments, Mapping):
-            raise ConfigurationError(f"op_kwargs of task {task.task_id!r} gave {type(arguments).__name__}, not a mapping.")
+            raise ConfigurationError(
+                f"op_kwargs of task {task.task_id!r} gave {type(arguments).__name__}, not a mapping."
+            )
         return {**self._context, **arguments, "templates_dict": task.templates_dict}
 
     def _callee(self, shared: Mapping[str, Any]) -> Callee:
@@ -211,7 +228,9 @@ class GuardedTry:
         effect = self.spec.side_effect
         if not isinstance(effect, External) or effect.verify is None:
             return None
-        return Function.of("External(verify=…)", effect.verify).callee(shared, gives=given_to_verify(self.spec))
+        return Function.of("External(verify=…)", effect.verify).callee(
+            shared, gives=given_to_verify(self.spec)
+        )
 
     def _listing(self, shared: Mapping[str, Any]) -> Listing | None:
         documents = self._task.documents
@@ -224,7 +243,8 @@ class GuardedTry:
 
 
 def failure_of(report: Report, attempt: GuardedTry) -> GuardError | None:
-    """Return the error that ends the task, ``None`` if it succeeded; what the user's code raised is its cause."""
+    """Return the error that ends the task, ``None`` if it succeeded; what the user's code raised is its
+    cause."""
     failure = report.failure(attempt.what, attempt.spec.max_rejected)
     if failure is not None and failure.__cause__ is None:
         failure.__cause__ = next((cause for cause in causes_of(report)), None)

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from airflow_guard.core.errors import InProgressElsewhere, LedgerError
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.hooks.ledger import still_held
-from airflow_guard.store.ledger import Ledger
 from airflow_guard.triggers.ledger import MAX_WATCHED, LedgerTrigger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 

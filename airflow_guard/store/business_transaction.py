@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from airflow_guard.core.errors import LedgerUnavailable, OwnershipLost, TransactionError, UnknownCommit
 from airflow_guard.core.states import Phase, State
 from airflow_guard.store import dialects
+from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import UNKNOWN_COMMIT_PATIENCE_S, commit, translated
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.ledger import Ledger
 
 _SAVEPOINT = "airflow_guard_business"
 _REFUSED = ("commit", "rollback", "close", "detach", "get_transaction")

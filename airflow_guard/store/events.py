@@ -20,7 +20,7 @@ class AuditEvent:
 
     :param kind: ``take_over``, ``doubt``, ``late_report``, ``conflict``, ``blocked``, ``resolve_happened``,
         ``resolve_not_happened``, ``waive``, ``send_again``, ``follow_up_settled``, ``adopt``, ``rename``,
-        ``would_block``, ``self_commit``.
+        ``would_block``.
     :param actor: a user's name, ``verify``, or the task try that did it.
     :param reason: in words; mandatory where a person acts.
     """

@@ -12,8 +12,8 @@ from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import aliases
+from airflow_guard.store.changes import describe
 from airflow_guard.store.dialects import utc_now
-from airflow_guard.store.ledger import describe
 from airflow_guard.store.rows import ledger_row
 from airflow_guard.store.task_runs import aware
 

@@ -25,9 +25,9 @@ from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, KeySpace
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import aliases
+from airflow_guard.store.changes import describe
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent, storable
-from airflow_guard.store.ledger import describe
 from airflow_guard.store.one_transaction import one_transaction
 from airflow_guard.store.task_runs import identity_of
 

@@ -24,8 +24,8 @@ from airflow_guard.core.decisions import (
 )
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import State
+from airflow_guard.store.changes import describe
 from airflow_guard.store.events import AuditEvent, storable
-from airflow_guard.store.ledger import describe
 from airflow_guard.store.rows import ledger_row
 from airflow_guard.store.task_runs import identity_of
 

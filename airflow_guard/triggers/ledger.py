@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow.sdk import BaseHook
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -15,7 +14,11 @@ from airflow_guard.airflow_compat import AirflowNotFoundException
 from airflow_guard.core.errors import GuardError, LedgerError
 from airflow_guard.hooks.ledger import ledger_of, not_found, still_held
 from airflow_guard.hooks.settings import GuardSettings
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +29,9 @@ MAX_WATCHED = 50
 class LedgerEvent(TypedDict):
     """What the trigger reports. It carries all that the task needs to go on.
 
-    ``task_run_id`` of the try that waits; ``deadline_at`` of its wait, ISO 8601; ``held``: how many of the watched
-    keys are still held, more than 0 only if the deadline has come; ``error``: why the ledger could not be asked.
+    ``task_run_id`` of the try that waits; ``deadline_at`` of its wait, ISO 8601; ``held``: how many of the
+    watched keys are still held, more than 0 only if the deadline has come; ``error``: why the ledger could
+    not be asked.
     """
 
     task_run_id: int

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import sqlalchemy as sa
 
 from airflow_guard.core.states import State
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.changes import Ownership
+from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, documents_of
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
+from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, documents_of, opened
 
 ASKING = Asking(TaskIdentity("statements", "post", "manual__1"), "default")

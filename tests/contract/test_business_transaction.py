@@ -12,7 +12,7 @@ from airflow_guard.core.errors import GuardError, LedgerUnavailable, OwnershipLo
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import Phase, State
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
-from airflow_guard.store.ledger import Ownership
+from airflow_guard.store.changes import Ownership
 from tests.contract.attempts import Attempt, attempt, opened
 from tests.databases import POSTGRES, SERVERS, databases
 

@@ -13,7 +13,8 @@ from airflow_guard.core.errors import OwnershipLost
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.changes import Ownership
+from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import Attempt, attempt, documents_of, events_of, opened
 
 ASKING = Asking(TaskIdentity("statements", "post", "manual__1"), "default")

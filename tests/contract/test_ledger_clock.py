@@ -11,9 +11,10 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
+from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.dialects import utc_after
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, Attempt, attempt, documents_of, new_ledger, opened
 from tests.databases import databases
 

@@ -15,8 +15,9 @@ from airflow_guard.core.guard import Verdict
 from airflow_guard.core.states import Phase, State
 from airflow_guard.store import database as database_module
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
+from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, attempt, documents_of, events_of, new_ledger, opened
 from tests.contract.racing import KEYS, race
 from tests.databases import POSTGRES, SERVERS, databases

@@ -10,8 +10,9 @@ import sqlalchemy as sa
 
 from airflow_guard.core.keys import KeySpace, normalise_document
 from airflow_guard.core.states import State
+from airflow_guard.store.changes import Ownership
 from airflow_guard.store.events import AuditEvent
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, Attempt, attempt, documents_of, events_of, new_ledger, opened
 from tests.databases import databases
 

@@ -19,8 +19,9 @@ from airflow_guard.core.errors import (
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import aliases
+from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.rename import CHUNK, Renamed, rename
 from tests.contract.attempts import (
     DAY,

@@ -12,7 +12,8 @@ from sqlalchemy.exc import OperationalError
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import resolution
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.changes import Ownership
+from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.resolution import Judged, mark_doubt_expired, resolve_many
 from tests.contract.attempts import (
     DAY,

@@ -67,7 +67,7 @@ class Business:
         """Return the documents of all effects so far."""
         return [document for _, document, _ in self.rows(task)]
 
-    def keys(self) -> list[Any]:
+    def ledger_rows(self) -> list[Any]:
         """Return the ledger's rows."""
         table = self.ledger.tables.execution
         with self.ledger.engine.connect() as connection:

@@ -35,6 +35,7 @@ def hold(url: str, dag_id: str, documents: list[str]) -> dict[str, Any]:
 
 def claim_only(url: str, dag_id: str) -> None:
     """Claim document A and stand still before the effect."""
+
     def stand(*args: Any) -> None:
         checkpoint("claimed")
 

@@ -1,4 +1,5 @@
-"""``@task.idempotent``: the function's own arguments, the operator's documents, and what the operator gives."""
+"""``@task.idempotent``: the function's own arguments, the operator's documents, and what the operator
+gives."""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ def dag(business: Business) -> Iterator[DAG]:
 def test_airflow_finds_it_as_task_idempotent(business: Business, dag: DAG) -> None:
     from airflow.sdk import task
 
-    @task.idempotent(operation="notify", document_key="no", max_workers=2,
-                     side_effect=External(verify=lambda document: None, settle_after=timedelta(minutes=5)))  # fmt: skip
+    effect = External(verify=lambda document: None, settle_after=timedelta(minutes=5))
+
+    @task.idempotent(operation="notify", document_key="no", max_workers=2, side_effect=effect)
     def notify(payload: dict[str, Any], idempotency_key: str) -> str:
         """Tell the customer."""
         business.act("notify", payload["no"])
@@ -63,13 +65,15 @@ def test_arguments_positional_and_named_and_from_other_tasks(business: Business,
         return ["A", "B"]
 
     @idempotent_task
-    def notify(payload: str, region: str, ds: str, business_date: date, channel: str = "post", **rest: Any) -> None:
+    def notify(
+        payload: str, region: str, ds: str, business_date: date, channel: str = "post", **rest: Any
+    ) -> None:
         business.act(f"{region} {channel} {ds} {rest['run_id'][:6]} {rest['colour']}", payload, business_date)
 
     notify(region(), documents=due(), channel="mail", colour="red")
     run = start_run(dag, run_type="manual", logical_at=MARCH_31).go()
     assert set(run.states().values()) == {"success"}
-    assert business.rows() == [(f"eu mail 2025-03-31 manual red", name, "2025-03-31") for name in ("A", "B")]
+    assert business.rows() == [("eu mail 2025-03-31 manual red", name, "2025-03-31") for name in ("A", "B")]
     assert dag.task_dict["notify"].upstream_task_ids == {"region", "due"}
 
 

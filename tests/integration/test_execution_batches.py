@@ -197,7 +197,7 @@ def test_a_batch_claimed_between_two_looks_is_not_called_incomplete(books: Books
 def claim_batch(books: Books) -> None:
     """Claim the batch as another attempt that is still at work."""
     from airflow_guard.core.keys import KeySpace
-    from airflow_guard.store.ledger import Ownership
+    from airflow_guard.store.changes import Ownership
     from tests.chaos.books import DAY
     from tests.contract.attempts import documents_of, opened
 

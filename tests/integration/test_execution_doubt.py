@@ -10,7 +10,8 @@ import pytest
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, OwnershipLost
 from airflow_guard.core.states import State
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.changes import Ownership
+from airflow_guard.store.ledger import Ledger
 from tests.chaos import fixtures
 from tests.chaos.books import Books, counts, failure
 
@@ -116,60 +117,6 @@ def test_a_single_document_without_result_is_no_none(books: Books, caplog: pytes
     assert counts(report) == {"replayed": 1}
     assert not report.has_result
     assert "no result is stored" in caplog.text
-
-
-# -- the receiver's memory -------------------------------------------------------------------------------------
-
-
-def test_retry_repeats_under_the_same_key_while_the_receiver_remembers(books: Books) -> None:
-    remembers = External(in_doubt="retry", receiver_remembers=timedelta(hours=24))
-    books.run(breaks(books, sent=True), ["A"], side_effect=remembers)
-    report = books.run(books.pay, ["A"], try_number=2, side_effect=remembers)
-    assert counts(report) == {"executed": 1}
-    first, second = books.receiver.calls()
-    assert first == second, "the same document under the same key, which the receiver recognises"
-    assert [event.actor for event in books.events("resolve_not_happened")] == ["receiver_remembers"]
-
-
-def test_retry_counts_from_the_first_call_and_then_holds(books: Books) -> None:
-    remembers = External(in_doubt="retry", receiver_remembers=timedelta(hours=24))
-    books.run(breaks(books, sent=True), ["A"], side_effect=remembers)
-    books.shift(23 * 3600, "first_begun_at")
-    books.run(breaks(books, sent=True), ["A"], try_number=2, side_effect=remembers)
-    assert len(books.receiver.calls()) == 2
-    books.shift(25 * 3600, "first_begun_at")
-    report = books.run(books.pay, ["A"], try_number=3, side_effect=remembers)
-    assert type(failure(report)) is InDoubt
-    assert len(books.receiver.calls()) == 2
-
-
-def test_retry_does_not_overrule_a_no_that_is_too_early(books: Books) -> None:
-    effect = External(
-        verify=lambda: False, settle_after=MINUTES, in_doubt="retry", receiver_remembers=timedelta(hours=24)
-    )
-    books.run(breaks(books, sent=True), ["A"])
-    report = books.run(books.pay, ["A"], try_number=2, side_effect=effect)
-    assert isinstance(failure(report), InDoubtUnsettled)
-    assert len(books.receiver.calls()) == 1
-
-
-@pytest.mark.parametrize("before", ["document", "batch"])
-def test_retry_holds_where_the_receiver_would_get_another_key(books: Books, before: str) -> None:
-    """A batch has one key of its own: after ``call_per`` was changed, the receiver would not recognise the call."""
-    remembers = External(in_doubt="retry", receiver_remembers=timedelta(hours=24))
-
-    def breaks(idempotency_key: str) -> None:
-        books.receiver.call("A", key=idempotency_key)
-        raise TimeoutError
-
-    after = "batch" if before == "document" else "document"
-    books.run(breaks, ["A"], side_effect=remembers, call_per=before)
-    report = books.run(breaks, ["A"], try_number=2, side_effect=remembers, call_per=after)
-    assert type(failure(report)) is InDoubt
-    assert len(books.receiver.calls()) == 1
-    books.run(breaks, ["A"], try_number=3, side_effect=remembers, call_per=before)
-    first, second = books.receiver.calls()
-    assert first == second
 
 
 # -- while the question is asked -------------------------------------------------------------------------------

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.core.errors import GuardError, InDoubt, NotExecuted, Rejected, ResultError, TransactionError
+from airflow_guard.core.errors import (
+    GuardError,
+    InDoubt,
+    NotExecuted,
+    Rejected,
+    ResultError,
+    TransactionError,
+)
 from airflow_guard.core.states import Phase, State
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, counts, failure, mapped, numbered

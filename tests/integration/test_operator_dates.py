@@ -40,7 +40,12 @@ def dag_of(business: Business, *, timezone: str = "UTC", schedule: Any = None, *
         business.post(connection, "post", document, business_date)
         return business_date.isoformat()
 
-    defaults: dict[str, Any] = {"task_id": "post", "python_callable": post, "side_effect": "database", "document": "A"}
+    defaults: dict[str, Any] = {
+        "task_id": "post",
+        "python_callable": post,
+        "side_effect": "database",
+        "document": "A",
+    }
     start = pendulum.datetime(2025, 1, 1, tz=timezone)
     with DAG(business.dag_id, schedule=schedule, start_date=start) as dag:
         IdempotentOperator(**{**defaults, **parameters})
@@ -58,14 +63,16 @@ def failure(run: AirflowRun) -> BaseException | None:
 def assert_untouched(business: Business) -> None:
     """Assert that neither the business nor the ledger saw anything."""
     assert business.rows() == []
-    assert business.keys() == []
+    assert business.ledger_rows() == []
     assert business.task_runs() == []
 
 
-# -- C07: asset-triggered runs have no date of their own --------------------------------------------------------
+# -- C07: asset-triggered runs have no date of their own -----------------------------------------------------
 
 
-@pytest.mark.parametrize("business_date", ["{{ ds }}", None, "{{ logical_date }}", "{{ dag_run.logical_date }}"])
+@pytest.mark.parametrize(
+    "business_date", ["{{ ds }}", None, "{{ logical_date }}", "{{ dag_run.logical_date }}"]
+)
 def test_c07_i_without_a_date_nothing_starts(business: Business, business_date: str | None) -> None:
     run = start_run(dag_of(business, business_date=business_date), run_type="asset_triggered").go()
     error = failure(run)
@@ -107,7 +114,7 @@ def test_c07_the_date_of_the_asset_event_is_taken(business: Business) -> None:
     assert run.result("post") == "2025-03-31"
 
 
-# -- C11: what a rule gave once, stays --------------------------------------------------------------------------
+# -- C11: what a rule gave once, stays -----------------------------------------------------------------------
 
 
 class Calendar:
@@ -154,7 +161,7 @@ def test_a_rule_that_has_no_date_skips_the_task(business: Business) -> None:
     assert run.result("post") == "2025-01-31"
 
 
-# -- where a date comes from ------------------------------------------------------------------------------------
+# -- where a date comes from ---------------------------------------------------------------------------------
 
 
 def test_the_dates_zone_is_the_dags(business: Business) -> None:
@@ -191,13 +198,18 @@ def test_rules_templates_dates_and_callables(business: Business) -> None:
     for number, (business_date, expected) in enumerate(cases.values()):
         dag = dag_of(business, business_date=business_date, cycle=str(number))
         run = start_run(
-            dag, run_type="manual", logical_at=JANUARY_10 + timedelta(minutes=number), conf={"day": "2025-01-06"}
+            dag,
+            run_type="manual",
+            logical_at=JANUARY_10 + timedelta(minutes=number),
+            conf={"day": "2025-01-06"},
         ).go()
         assert run.result("post") == expected
 
 
 def test_a_template_that_gives_nothing_is_no_date(business: Business) -> None:
-    run = start_run(dag_of(business, business_date="{{ dag_run.conf.get('day') }}"), logical_at=JANUARY_10).go()
+    run = start_run(
+        dag_of(business, business_date="{{ dag_run.conf.get('day') }}"), logical_at=JANUARY_10
+    ).go()
     assert isinstance(failure(run), BusinessDateError)
     assert_untouched(business)
 

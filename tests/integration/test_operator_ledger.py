@@ -47,13 +47,15 @@ def connect(monkeypatch: pytest.MonkeyPatch, content: dict[str, Any] | str, conn
 def execute_twice(ledger: Ledger) -> list[dict[str, Any]]:
     """Run the same documents twice, and return both summaries."""
     calls: list[str] = []
+
+    def act(document: str) -> None:
+        calls.append(document)
+
     space = KeySpace("dag", "act", date(2025, 3, 31))
     task_try = TaskTry(TaskIdentity("dag", "act", "run"), space, key_shape(space, documents=True))
     spec = GuardSpec(max_workers=2)
     summaries = [
-        GuardedTask(ledger, spec, task_try, Callee.of(lambda document: calls.append(document)))
-        .run(lambda: ["A", "B"])
-        .summary()
+        GuardedTask(ledger, spec, task_try, Callee.of(act)).run(lambda: ["A", "B"]).summary()
         for _ in range(2)
     ]
     assert sorted(calls) == ["A", "B"]
@@ -72,7 +74,9 @@ def test_every_type_holds_a_ledger(database: DatabaseUnderTest, monkeypatch: pyt
 
 
 @databases("postgres_embedded")
-def test_settings_of_the_postgres_connection_count(database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_of_the_postgres_connection_count(
+    database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     content = json.loads(database.airflow_connection())
     # A cursor kind that SQLAlchemy could not read, and a setting that only libpq knows, as sslmode is one.
     content["extra"] |= {"cursor": "dictcursor", "application_name": "the books"}
@@ -86,7 +90,9 @@ def test_settings_of_the_postgres_connection_count(database: DatabaseUnderTest, 
 
 
 @databases("postgres_embedded")
-def test_an_older_driver_of_the_hook_works(database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_driver_of_the_hook_works(
+    database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("psycopg2")
     from airflow.providers.postgres.hooks import postgres
 
@@ -122,11 +128,13 @@ def test_a_ledger_that_was_never_migrated_names_the_command(
     open_database(conn_id).dispose()
 
 
-# -- MySQL and MariaDB ------------------------------------------------------------------------------------------
+# -- MySQL and MariaDB ---------------------------------------------------------------------------------------
 
 
 @databases("mariadb")
-def test_row_counts_of_mysql_are_of_rows_found(database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_counts_of_mysql_are_of_rows_found(
+    database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conn_id = connect(monkeypatch, database.airflow_connection())
     engine = open_database(conn_id).engine
     with engine.begin() as connection:
@@ -169,7 +177,7 @@ def test_mysql_without_its_driver_says_what_to_install(monkeypatch: pytest.Monke
         open_database("books")
 
 
-# -- SQLite -----------------------------------------------------------------------------------------------------
+# -- SQLite --------------------------------------------------------------------------------------------------
 
 
 def test_a_sqlite_ledger_is_created_on_first_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,7 +193,12 @@ def test_a_sqlite_ledger_is_created_on_first_use(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize(
     ("host", "says"),
-    [("", "no file"), (":memory:", "in memory"), ("ledger.db", "absolute path"), ("/nowhere/at/all/x.db", "folder")],
+    [
+        ("", "no file"),
+        (":memory:", "in memory"),
+        ("ledger.db", "absolute path"),
+        ("/nowhere/at/all/x.db", "folder"),
+    ],
 )
 def test_a_sqlite_connection_must_name_a_file(host: str, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, {"conn_type": "sqlite", "host": host})
@@ -233,7 +246,7 @@ def test_an_executor_that_is_not_configured_is_taken_by_its_word() -> None:
     assert executors_of_task("LocalExecutor", "EdgeExecutor") == ["EdgeExecutor"]
 
 
-# -- what is missing --------------------------------------------------------------------------------------------
+# -- what is missing -----------------------------------------------------------------------------------------
 
 
 def test_no_ledger_is_named() -> None:
@@ -248,7 +261,7 @@ def test_a_connection_that_does_not_exist() -> None:
 
 def test_a_connection_of_another_type(monkeypatch: pytest.MonkeyPatch) -> None:
     connect(monkeypatch, {"conn_type": "redis", "host": "cache"})
-    with pytest.raises(ConfigurationError, match="'redis'.*postgres, mysql"):
+    with pytest.raises(ConfigurationError, match=r"'redis'.*postgres, mysql"):
         open_ledger("books")
 
 
@@ -265,7 +278,9 @@ def test_the_configured_ledger_is_the_default(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("option", "value"), [("lease_seconds", "soon"), ("result_max_bytes", "-1")])
-def test_a_setting_that_is_no_number_is_named(option: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_setting_that_is_no_number_is_named(
+    option: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(f"AIRFLOW__AIRFLOW_GUARD__{option.upper()}", value)
     with pytest.raises(ConfigurationError, match=rf"\[airflow_guard\] {option}"):
         GuardSettings.read()

@@ -8,8 +8,6 @@ import threading
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from airflow_guard import (
     ConfigurationError,
     DocumentsFailed,
@@ -33,6 +31,7 @@ from tests.databases import databases
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    import pytest
     from airflow.sdk import DAG
 
     from tests.integration.conftest import Business
@@ -59,28 +58,42 @@ def run_of(business: Business, function: Callable[..., Any], **parameters: Any) 
 
 def states(business: Business) -> dict[str | None, str]:
     """Return the state of each document in the ledger."""
-    return {row.document: row.state for row in business.keys()}
+    return {row.document: row.state for row in business.ledger_rows()}
 
 
-# -- results ----------------------------------------------------------------------------------------------------
+# -- results -------------------------------------------------------------------------------------------------
 
 
 def test_the_function_gets_what_its_signature_names(business: Business) -> None:
     seen: dict[str, Any] = {}
 
-    def act(document: str, payload: Any, business_date: date, idempotency_key: str, attempt: int, generation: int,
-            ds: str, region: str, templates_dict: dict[str, str], **rest: Any) -> None:  # fmt: skip
+    def act(
+        document: str,
+        payload: Any,
+        business_date: date,
+        idempotency_key: str,
+        attempt: int,
+        generation: int,
+        ds: str,
+        region: str,
+        templates_dict: dict[str, str],
+        **rest: Any,
+    ) -> None:
         seen.update(locals())
 
     run = run_of(
-        business, act, documents=[{"no": "A", "amount": 1}], document_key="no", op_kwargs={"region": "{{ ds_nodash }}"},
+        business,
+        act,
+        documents=[{"no": "A", "amount": 1}],
+        document_key="no",
+        op_kwargs={"region": "{{ ds_nodash }}"},
         templates_dict={"day": "{{ ds }}"},
-    )  # fmt: skip
+    )
     assert run.states() == {"act": "success"}
     assert (seen["document"], seen["payload"]) == ("A", {"no": "A", "amount": 1})
     assert seen["business_date"] == date(2025, 3, 31)
     assert type(seen["business_date"]) is date
-    assert seen["idempotency_key"] == business.keys()[0].idempotency_key
+    assert seen["idempotency_key"] == business.ledger_rows()[0].idempotency_key
     assert (seen["attempt"], seen["generation"], seen["ds"]) == (1, 1, "2025-03-31")
     assert (seen["region"], seen["templates_dict"]) == ("20250331", {"day": "2025-03-31"})
     assert {"ti", "dag_run"} <= set(seen["rest"])
@@ -88,7 +101,9 @@ def test_the_function_gets_what_its_signature_names(business: Business) -> None:
 
 
 def test_op_args_fill_parameters_by_position(business: Business) -> None:
-    run = run_of(business, lambda region, document: f"{region} {document}", document="A", op_args=["{{ ds_nodash }}"])
+    run = run_of(
+        business, lambda region, document: f"{region} {document}", document="A", op_args=["{{ ds_nodash }}"]
+    )
     assert run.result("act") == "20250331 A"
 
 
@@ -113,7 +128,7 @@ def test_coroutines_are_awaited(business: Business) -> None:
     run = run_of(business, act, documents=listed)
     assert run.states() == {"act": "success"}
     assert business.documents() == ["A31"]
-    assert business.keys()[0].result == '"a31"'
+    assert business.ledger_rows()[0].result == '"a31"'
 
 
 def test_documents_on_threads(business: Business) -> None:
@@ -155,15 +170,20 @@ def test_outlet_events_carry_the_business_date_and_what_the_function_adds(busine
             .order_by(AssetEvent.id)
         )
         found = [(name, extra) for name, extra in session.execute(query)]
-    first = {statements.name: {"rows": 3, "business_date": "2025-03-31"}, reports.name: {"business_date": "2025-01-01"}}
+    first = {
+        statements.name: {"rows": 3, "business_date": "2025-03-31"},
+        reports.name: {"business_date": "2025-01-01"},
+    }
     assert dict(found[:2]) == first
     assert dict(found[2:])[statements.name] == {"business_date": "2025-03-31"}, "a replay is dated as well"
 
 
-# -- failures ---------------------------------------------------------------------------------------------------
+# -- failures ------------------------------------------------------------------------------------------------
 
 
-def test_one_failure_does_not_stop_the_rest_and_a_retry_calls_only_what_is_not_done(business: Business) -> None:
+def test_one_failure_does_not_stop_the_rest_and_a_retry_calls_only_what_is_not_done(
+    business: Business,
+) -> None:
     calls: list[str] = []
     broken = {"B"}
 
@@ -310,7 +330,9 @@ def test_a_result_that_cannot_be_stored_fails_and_is_not_executed_again(business
 
 def test_what_is_done_is_skipped_where_the_task_says_so(business: Business) -> None:
     def dag(*documents: str) -> DAG:
-        return dag_of(business, lambda document: business.act("act", document), documents=documents, on_duplicate="skip")
+        return dag_of(
+            business, lambda document: business.act("act", document), documents=documents, on_duplicate="skip"
+        )
 
     run = start_run(dag("A"), logical_at=MARCH_31).go()
     assert run.states() == {"act": "success"}
@@ -323,7 +345,9 @@ def test_what_is_done_is_skipped_where_the_task_says_so(business: Business) -> N
 
 def test_what_is_done_fails_where_the_task_says_so(business: Business) -> None:
     def dag() -> DAG:
-        return dag_of(business, lambda document: business.act("act", document), document="A", on_duplicate="fail")
+        return dag_of(
+            business, lambda document: business.act("act", document), document="A", on_duplicate="fail"
+        )
 
     run = start_run(dag(), logical_at=MARCH_31).go()
     run.clear().go(dag())
@@ -337,7 +361,7 @@ def test_a_parameter_that_this_run_does_not_have_fails_before_the_ledger(busines
     ended = run.last("act")
     assert (ended.state, type(ended.cause)) == ("failed", ConfigurationError)
     assert "logical_date" in str(ended.error)
-    assert business.keys() == []
+    assert business.ledger_rows() == []
 
 
 def test_an_error_while_listing_starts_nothing_and_is_retried(business: Business) -> None:
@@ -347,10 +371,10 @@ def test_an_error_while_listing_starts_nothing_and_is_retried(business: Business
     run = run_of(business, lambda document: business.act("act", document), documents=listed, retries=1)
     ended = run.last("act")
     assert (ended.state, type(ended.error)) == ("up_for_retry", TimeoutError)
-    assert business.keys() == []
+    assert business.ledger_rows() == []
 
 
-# -- being stopped ----------------------------------------------------------------------------------------------
+# -- being stopped -------------------------------------------------------------------------------------------
 
 
 def test_a_timeout_inside_the_effect_is_a_doubt(business: Business) -> None:
@@ -370,7 +394,9 @@ def test_a_timeout_in_the_database_rolls_back(business: Business) -> None:
         business.post(connection, "act", document, None)
         threading.Event().wait(60)
 
-    run = run_of(business, act, document="A", side_effect="database", execution_timeout=timedelta(seconds=0.5))
+    run = run_of(
+        business, act, document="A", side_effect="database", execution_timeout=timedelta(seconds=0.5)
+    )
     assert run.states() == {"act": "failed"}
     assert business.documents() == []
     assert states(business) == {"A": "failed"}
@@ -392,39 +418,44 @@ def test_a_task_that_is_killed_finishes_its_document_and_begins_no_other(busines
     assert isinstance(ended.cause, (Stopped, DocumentsFailed))
 
 
-# -- the ledger itself ------------------------------------------------------------------------------------------
+# -- the ledger itself ---------------------------------------------------------------------------------------
 
 
+@databases("postgres_embedded")
 def test_a_ledger_that_is_down_starts_nothing_and_is_retried(
     business: Business, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if business.database.kind == "sqlite":
-        pytest.skip("a file is never down")
     monkeypatch.setenv(
-        "AIRFLOW_CONN_GUARD_LEDGER", '{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "schema": "x"}'
+        "AIRFLOW_CONN_GUARD_LEDGER",
+        '{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "schema": "x"}',
     )
     run = run_of(business, lambda: business.act("act"), retries=1)
     ended = run.last("act")
-    assert (ended.state, type(ended.error), type(ended.cause)) == ("up_for_retry", GuardRetry, LedgerUnavailable)
+    assert (ended.state, type(ended.error), type(ended.cause)) == (
+        "up_for_retry",
+        GuardRetry,
+        LedgerUnavailable,
+    )
     assert business.rows() == []
 
 
-def test_observing_works_on_where_the_ledger_is_down(business: Business, monkeypatch: pytest.MonkeyPatch) -> None:
-    if business.database.kind == "sqlite":
-        pytest.skip("a file is never down")
+@databases("postgres_embedded")
+def test_observing_works_on_where_the_ledger_is_down(
+    business: Business, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv(
-        "AIRFLOW_CONN_GUARD_LEDGER", '{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "schema": "x"}'
+        "AIRFLOW_CONN_GUARD_LEDGER",
+        '{"conn_type": "postgres", "host": "127.0.0.1", "port": 1, "schema": "x"}',
     )
     run = run_of(business, lambda document: business.act("act", document), documents=["A"], mode="observe")
     assert run.states() == {"act": "success"}
     assert business.documents() == ["A"]
 
 
+@databases("postgres_embedded")
 def test_a_ledger_that_was_never_migrated_names_the_command(
     business: Business, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if business.database.kind == "sqlite":
-        pytest.skip("a file is created on first use")
     monkeypatch.setenv("AIRFLOW__AIRFLOW_GUARD__TABLE_PREFIX", "other_")
     ended = run_of(business, lambda: business.act("act"), retries=1).last("act")
     assert (ended.state, type(ended.cause)) == ("failed", LedgerNotMigrated)

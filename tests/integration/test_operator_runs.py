@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,7 +126,7 @@ def test_cycles_of_one_day_are_work_of_their_own(business: Business) -> None:
         run = start_run(dag(), logical_at=MARCH_31.replace(hour=hour)).go()
         assert run.states() == {"post": "success"}
     assert business.rows() == A_AND_B * 2
-    assert {row.cycle for row in business.keys()} == {"06", "18"}
+    assert {row.cycle for row in business.ledger_rows()} == {"06", "18"}
 
 
 def test_relisting_is_replayed_where_the_task_says_so(business: Business) -> None:
@@ -146,12 +147,16 @@ def test_once_per_document_pays_once_on_whatever_date(business: Business) -> Non
     assert business.rows() == A_AND_B
 
 
-# -- key drift ------------------------------------------------------------------------------------------------
+# -- key drift -----------------------------------------------------------------------------------------------
 
 
 def test_r07_a_renamed_task_fails_and_names_the_old_operation(business: Business) -> None:
     start_run(dag_of(business, operation=None), logical_at=MARCH_31).go()
-    renamed = start_run(dag_of(business, task_id="book", operation=None), run_type="manual", logical_at=MARCH_31.replace(hour=1))
+    renamed = start_run(
+        dag_of(business, task_id="book", operation=None),
+        run_type="manual",
+        logical_at=MARCH_31.replace(hour=1),
+    )
     error = failure(renamed.go(), "book")
     assert isinstance(error, KeyDrift)
     assert "operation='post'" in str(error)
@@ -161,7 +166,9 @@ def test_r07_a_renamed_task_fails_and_names_the_old_operation(business: Business
 
 def test_r07_a_renamed_task_with_a_fixed_operation_keeps_its_keys(business: Business) -> None:
     start_run(dag_of(business), logical_at=MARCH_31).go()
-    renamed = start_run(dag_of(business, task_id="book"), run_type="manual", logical_at=MARCH_31.replace(hour=1)).go()
+    renamed = start_run(
+        dag_of(business, task_id="book"), run_type="manual", logical_at=MARCH_31.replace(hour=1)
+    ).go()
     assert renamed.result("book")["replayed"] == 2
     assert business.rows() == A_AND_B
 
@@ -171,7 +178,9 @@ def test_r07_two_stages_over_the_same_documents_are_two_operations(business: Bus
 
     def dag() -> DAG:
         def effect(stage: str) -> Any:
-            return lambda document, connection, business_date: business.post(connection, stage, document, business_date)
+            return lambda document, connection, business_date: business.post(
+                connection, stage, document, business_date
+            )
 
         with DAG(business.dag_id, schedule="@daily", start_date=datetime(2025, 1, 1, tzinfo=UTC)) as dag:
             stages = [
@@ -210,7 +219,7 @@ def test_keys_of_another_shape_do_not_make_history_look_undone(
     assert business.rows() == done
 
 
-# -- whose history it is --------------------------------------------------------------------------------------
+# -- whose history it is -------------------------------------------------------------------------------------
 
 
 def test_a_row_of_another_deployment_is_neither_replayed_nor_repeated(
@@ -229,10 +238,14 @@ def test_a_row_of_another_deployment_is_neither_replayed_nor_repeated(
     assert business.documents() == ["A"]
 
 
-def test_observing_executes_and_records_what_it_would_have_blocked_and_enforcing_blocks(business: Business) -> None:
+def test_observing_executes_and_records_what_it_would_have_blocked_and_enforcing_blocks(
+    business: Business,
+) -> None:
     for _ in range(2):
         run = start_run(
-            dag_of(business, mode="observe"), run_type="manual", logical_at=MARCH_31.replace(hour=len(business.rows()))
+            dag_of(business, mode="observe"),
+            run_type="manual",
+            logical_at=MARCH_31.replace(hour=len(business.rows())),
         ).go()
         assert run.states() == {"post": "success"}
     assert run.result("post")["observed"] == 2
@@ -277,7 +290,9 @@ def test_c05_a_day_end_of_five_steps_resumes_where_it_broke(business: Business) 
                 broken.append(False)
                 raise RuntimeError("the file system is full")
             if number == 2:
-                connection.execute(sa.text("UPDATE system_date SET day = '2025-04-01' WHERE day = '2025-03-31'"))
+                connection.execute(
+                    sa.text("UPDATE system_date SET day = '2025-04-01' WHERE day = '2025-03-31'")
+                )
             business.post(connection, f"s{number}", None, business_date)
             return {"step": number}
 
@@ -289,7 +304,7 @@ def test_c05_a_day_end_of_five_steps_resumes_where_it_broke(business: Business) 
                 IdempotentOperator(task_id=f"s{n}", python_callable=step(n), side_effect="database")
                 for n in range(1, 6)
             ]
-            for before, after in zip(tasks, tasks[1:], strict=False):
+            for before, after in pairwise(tasks):
                 before >> after
         return dag
 
@@ -305,6 +320,6 @@ def test_c05_a_day_end_of_five_steps_resumes_where_it_broke(business: Business) 
     assert run.states() == {f"s{n}": "success" for n in range(1, 6)}
     assert business.rows() == [(f"s{n}", None, "2025-03-31") for n in range(1, 6)]
     assert [run.result(f"s{n}") for n in range(1, 6)] == [{"step": n} for n in range(1, 6)]
-    assert {str(row.business_date) for row in business.keys()} == {"2025-03-31"}
+    assert {str(row.business_date) for row in business.ledger_rows()} == {"2025-03-31"}
     with business.ledger.engine.connect() as connection:
         assert connection.execute(sa.text("SELECT day FROM system_date")).scalars().all() == ["2025-04-01"]

@@ -1,4 +1,5 @@
-"""A guarded task as part of a serialised DAG: it parses to the same thing in every process, and tells no secret."""
+"""A guarded task as part of a serialised DAG: it parses to the same thing in every process, and tells no
+secret."""
 
 from __future__ import annotations
 
@@ -6,21 +7,21 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-_DAG_FILE = '''
+_DAG_FILE = """
 from datetime import datetime, timedelta
 from functools import partial
 
 from airflow.sdk import DAG, TaskGroup, task
 
-from airflow_guard import Database, External, IdempotentOperator, from_asset_extra, month_end, previous_business_day
+from airflow_guard import Database, External, IdempotentOperator
+from airflow_guard import from_asset_extra, month_end, previous_business_day
 
 
 class Calendar:
@@ -59,19 +60,27 @@ def day_of(facts):
 CLIENT = Client()
 EFFECT = External(verify=CLIENT.verify, settle_after=timedelta(hours=1), safe_errors=[ZeroDivisionError])
 
-with DAG("stable", schedule=None, start_date=datetime(2025, 1, 1), default_args={"side_effect": EFFECT}) as dag:
+START = datetime(2025, 1, 1)
+with DAG("stable", schedule=None, start_date=START, default_args={"side_effect": EFFECT}) as dag:
     IdempotentOperator(
         task_id="post", python_callable=post, documents=listed, document_key="no", side_effect=Database(),
         business_date=previous_business_day(calendar=Calendar()),
     )
-    IdempotentOperator(task_id="rule", python_callable=send, documents=Listing(), business_date=month_end())
-    IdempotentOperator(task_id="callable", python_callable=send, documents=partial(listed, hi=3), business_date=day_of)
-    IdempotentOperator(task_id="mapping", python_callable=send, document={"b": 1, "a": {1, 2, 3}}, document_key="b")
+    IdempotentOperator(
+        task_id="rule", python_callable=send, documents=Listing(), business_date=month_end()
+    )
+    IdempotentOperator(
+        task_id="callable", python_callable=send, documents=partial(listed, hi=3), business_date=day_of
+    )
+    IdempotentOperator(
+        task_id="mapping", python_callable=send, document={"b": 1, "a": {1, 2, 3}}, document_key="b"
+    )
     IdempotentOperator.partial(
         task_id="mapped", python_callable=send, documents=listed, business_date=from_asset_extra(),
         side_effect=EFFECT, lease=timedelta(seconds=30),
     ).expand(op_kwargs=[{"lo": 1}])
-    IdempotentOperator.partial(task_id="over", python_callable=send, side_effect=EFFECT).expand(document=["A"])
+    over = IdempotentOperator.partial(task_id="over", python_callable=send, side_effect=EFFECT)
+    over.expand(document=["A"])
 
     @task.idempotent(business_date=month_end(otherwise="skip"))
     def notify(payload, idempotency_key, region):
@@ -79,8 +88,9 @@ with DAG("stable", schedule=None, start_date=datetime(2025, 1, 1), default_args=
 
     notify("eu", documents=listed)
     notify.override(task_id="each", operation="each").partial(region="eu").expand(document=["A", "B"])
-    notify.override(task_id="chunk", operation="chunk").partial(region="eu", documents=Listing()).expand_kwargs([{}])
-'''
+    chunk = notify.override(task_id="chunk", operation="chunk")
+    chunk.partial(region="eu", documents=Listing()).expand_kwargs([{}])
+"""
 
 _PARSE = """
 import json, runpy, sys
@@ -98,7 +108,11 @@ def parsed(file: Path, seed: str) -> dict[str, Any]:
     """Parse a DAG file in a process of its own, and return its hash and its serialised form."""
     environment = {**os.environ, "PYTHONHASHSEED": seed, "AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID": "ledger"}
     done = subprocess.run(
-        [sys.executable, "-c", _PARSE, str(file)], capture_output=True, text=True, env=environment, check=False
+        [sys.executable, "-c", _PARSE, str(file)],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -106,11 +120,11 @@ def parsed(file: Path, seed: str) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def twice(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Any]]]:
+def twice(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """One DAG file, parsed by two processes."""
     file = tmp_path_factory.mktemp("dags") / "stable.py"
     file.write_text(_DAG_FILE)
-    yield [parsed(file, seed) for seed in ("1", "2")]
+    return [parsed(file, seed) for seed in ("1", "2")]
 
 
 def test_two_processes_parse_one_version(twice: list[dict[str, Any]]) -> None:
@@ -131,6 +145,11 @@ def test_people_can_read_what_the_task_is(twice: list[dict[str, Any]]) -> None:
     assert tasks["rule"]["business_date"] == "month_end()"
     assert "day_of" in tasks["callable"]["business_date"]
     assert "listed" in tasks["post"]["documents"]
-    assert tasks["mapped"]["partial_kwargs"]["side_effect"].startswith("External(verify=Client.verify, settle_after=")
-    assert tasks["post"]["_operator_name" if "_operator_name" in tasks["post"] else "task_type"] == "IdempotentOperator"
+    assert tasks["mapped"]["partial_kwargs"]["side_effect"].startswith(
+        "External(verify=Client.verify, settle_after="
+    )
+    assert (
+        tasks["post"]["_operator_name" if "_operator_name" in tasks["post"] else "task_type"]
+        == "IdempotentOperator"
+    )
     assert tasks["notify"]["_operator_name"] == "@task.idempotent"

@@ -42,8 +42,8 @@ def dag_of(business: Business, **parameters: Any) -> DAG:
     from airflow.sdk import DAG
 
     defaults: dict[str, Any] = {
-        "task_id": "act", "python_callable": lambda document: business.act("act", document), "poll_interval": 0.05,
-        "retries": 1, "retry_delay": timedelta(0),
+        "task_id": "act", "python_callable": lambda document: business.act("act", document),
+        "poll_interval": 0.05, "retries": 1, "retry_delay": timedelta(0),
     }  # fmt: skip
     with DAG(business.dag_id, schedule=None, start_date=datetime(2025, 1, 1, tzinfo=UTC)) as dag:
         IdempotentOperator(**{**defaults, **parameters})
@@ -91,7 +91,9 @@ def test_the_task_first_does_all_that_it_can(business: Business, holder: Worker,
     assert (run.result("act")["executed"], run.result("act")["replayed"]) == (2, 1)
     assert business.documents() == ["B", "C"]
     tries = [each for each in business.task_runs() if each.run_id == run.run_id]
-    assert [(each.try_number, each.outcome, each.executed, each.replayed) for each in tries] == [(1, "success", 2, 1)]
+    assert [(each.try_number, each.outcome, each.executed, each.replayed) for each in tries] == [
+        (1, "success", 2, 1)
+    ]
 
 
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in process", "deferred"])
@@ -123,7 +125,11 @@ def test_a_wait_that_times_out_names_the_holder_and_is_retried(
     dag = dag_of(business, document="A", deferrable=deferrable, wait_timeout=0.3)
     run = start_run(dag, logical_at=MARCH_31).go()
     ended = run.last("act")
-    assert (ended.state, type(ended.error), type(ended.cause)) == ("up_for_retry", GuardRetry, InProgressElsewhere)
+    assert (ended.state, type(ended.error), type(ended.cause)) == (
+        "up_for_retry",
+        GuardRetry,
+        InProgressElsewhere,
+    )
     assert f"on elsewhere pid {holder.pid}" in str(ended.error)
     assert "wait_timeout" in str(ended.error)
 
@@ -172,7 +178,7 @@ def test_a_task_that_is_killed_while_it_waits_ends_soon(business: Business, hold
     assert "asked to stop" in str(ended.error)
 
 
-# -- the trigger by itself --------------------------------------------------------------------------------------
+# -- the trigger by itself -----------------------------------------------------------------------------------
 
 
 def trigger_of(business: Business, **changes: Any) -> LedgerTrigger:
@@ -218,8 +224,7 @@ def test_other_triggers_go_on_while_this_one_asks(
 
     async def beside() -> dict[str, Any]:
         waiting = asyncio.ensure_future(_first(trigger_of(business)))
-        while not asked.is_set():
-            await asyncio.sleep(0.01)
+        assert await asyncio.to_thread(asked.wait, 30)
         holder.release("at work")
         await asyncio.to_thread(holder.result)
         answer.set()  # reached only because the loop was free while the query hung
@@ -228,7 +233,9 @@ def test_other_triggers_go_on_while_this_one_asks(
     assert asyncio.run(beside())["held"] == 0
 
 
-def test_a_ledger_that_does_not_answer_is_asked_again(business: Business, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_ledger_that_does_not_answer_is_asked_again(
+    business: Business, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import asyncio
 
     from airflow_guard.triggers import ledger as module

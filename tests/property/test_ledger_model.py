@@ -23,8 +23,9 @@ from hypothesis.stateful import (
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.states import PHASES_OF_STATE, FollowUp, Phase, State
 from airflow_guard.store import resolution
+from airflow_guard.store.changes import Ownership
 from airflow_guard.store.dialects import utc_after
-from airflow_guard.store.ledger import Ledger, Ownership
+from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, documents_of, new_ledger, opened
 
 if TYPE_CHECKING:

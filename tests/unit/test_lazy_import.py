@@ -1,4 +1,5 @@
-"""``import airflow_guard`` imports nothing that costs, and offers every name to people and to type checkers."""
+"""``import airflow_guard`` imports nothing that costs, and offers every name to people and to type
+checkers."""
 
 from __future__ import annotations
 
