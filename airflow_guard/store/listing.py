@@ -11,7 +11,7 @@ from airflow_guard.core.decisions import UNFINISHED, Situation, situation_of
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store import aliases
+from airflow_guard.store import aliases, dialects
 from airflow_guard.store.changes import describe
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.rows import ledger_row
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 DEFAULT_LIMIT = 50
 SHORTEST_PREFIX = 6
 _KEY_HEX = 32
+_DATES = 500
 # What wants attention comes first, however many keys are done.
 _ORDER = (
     Situation.IN_DOUBT, Situation.FOLLOW_UP_OPEN, Situation.REJECTED, Situation.FAILED, Situation.ABANDONED,
@@ -181,19 +182,20 @@ def find(ledger: Ledger, prefix: str) -> list[KeyView]:
             "will do."
         )
     e = ledger.database.tables.execution
-    dates = _dates(e)
-    # "g" comes after every hex digit: a range, which the primary key answers date by date.
-    begins = (
-        sa.select(e.c.key_date, e.c.key_hash)
-        .select_from(dates.join(e, e.c.key_date == dates.c.d))
-        .where(e.c.key_hash >= prefix, e.c.key_hash < f"{prefix}g")
-        .limit(2)
-    )
 
     def read(connection: sa.Connection) -> list[Any]:
+        dates = list(connection.execute(_dates(e, ledger.database.dialect)).scalars())
+        found: list[Any] = []
+        while dates and len(found) < 2:
+            # "g" comes after every hex digit: a range, which the primary key answers date by date.
+            begins = sa.select(e.c.key_date, e.c.key_hash).where(
+                e.c.key_date.in_(dates[-_DATES:]), e.c.key_hash >= prefix, e.c.key_hash < f"{prefix}g"
+            )
+            found += connection.execute(begins.limit(2)).all()
+            del dates[-_DATES:]
         return [
             row
-            for key in connection.execute(begins).all()
+            for key in found[:2]
             for row in ledger.statements.read.run(connection, key.key_date, [key.key_hash])
         ]
 
@@ -341,12 +343,18 @@ def _of_dag(connection: sa.Connection, tables: Tables, selection: Selection) -> 
     return sa.or_(own, *elsewhere)
 
 
-def _dates(execution: sa.Table) -> sa.CTE:
-    """Return the dates that keys have, found one after another in the primary key instead of in every row."""
+def _dates(execution: sa.Table, dialect: str) -> sa.Select[Any]:
+    """Return the dates that keys have, oldest first, from the steps of the primary key instead of every row.
+
+    MySQL and MariaDB step by themselves; the others are led from each date to the next.
+    """
+    if dialect == dialects.MYSQL:
+        return sa.select(execution.c.key_date).distinct().order_by(execution.c.key_date)
     first = sa.select(sa.func.min(execution.c.key_date).label("d")).cte("dates", recursive=True)
     later = execution.alias("later")
     following = sa.select(sa.func.min(later.c.key_date)).where(later.c.key_date > first.c.d)
-    return first.union_all(sa.select(following.scalar_subquery()).where(first.c.d.is_not(None)))
+    dates = first.union_all(sa.select(following.scalar_subquery()).where(first.c.d.is_not(None)))
+    return sa.select(dates.c.d).where(dates.c.d.is_not(None)).order_by(dates.c.d)
 
 
 def _hash_under(view: KeyView, name: aliases.Name) -> str:

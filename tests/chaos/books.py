@@ -181,17 +181,21 @@ class Books:
             self.ledger, stored.key_date, row.key_hash, row.owner_token, decision, actor="ada", reason=reason
         )
 
-    def set_lease(self, seconds: float) -> None:
-        """Let the leases of this test's tries end so many seconds from now, by the database's clock."""
+    def set_lease(self, seconds: float, pid: int | None = None) -> None:
+        """Let the leases of this test's tries end so many seconds from now, by the database's clock.
+
+        :param pid: only those of one process.
+        """
         lease, run = self.database.tables.lease, self.database.tables.task_run
-        mine = sa.select(run.c.id).where(run.c.dag_id == self.dag_id).scalar_subquery()
+        tries = sa.select(run.c.id).where(run.c.dag_id == self.dag_id)
+        mine = (tries if pid is None else tries.where(run.c.pid == pid)).scalar_subquery()
         ends = sa.update(lease).where(lease.c.task_run_id.in_(mine)).values(expires_at=utc_after(sa.bindparam("seconds")))
         with self.database.engine.begin() as connection:
             connection.execute(ends, {"seconds": seconds})
 
-    def expire_leases(self) -> None:
-        """Let the leases of this test's tries be over."""
-        self.set_lease(-1)
+    def expire_leases(self, pid: int | None = None) -> None:
+        """Let the leases of this test's tries be over; with a pid only those of one process."""
+        self.set_lease(-1, pid)
 
     def shift(self, seconds: float, *columns: str) -> None:
         """Let what a column of the executions tells lie so many seconds ago."""

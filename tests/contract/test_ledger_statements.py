@@ -110,7 +110,7 @@ def changes_of(
     return changed
 
 
-@pytest.mark.parametrize("name", [*EVENTS, *FOLLOW_UPS, *NO_CHANGE])
+@pytest.mark.parametrize("name", [*EVENTS, *FOLLOW_UPS, *sorted(NO_CHANGE)])
 def test_each_statement_makes_its_transition_and_no_other(
     shared_ledger: Ledger, space: KeySpace, name: str
 ) -> None:
