@@ -23,7 +23,9 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 PARTS = ("one", "batch", "external", "external16", "replay", "airflow", "memory", "size")
 
 
-def measure(where: Setting, parts: list[str], rows: int) -> tuple[list[Measured], list[tuple[str, float, float, str]]]:
+def measure(
+    where: Setting, parts: list[str], rows: int
+) -> tuple[list[Measured], list[tuple[str, float, float, str]]]:
     """Return the ratios, and the single figures (name, value, limit, unit)."""
     runs = {
         "one": lambda: effects.database_one_by_one(where),
@@ -70,9 +72,9 @@ def write(rows: list[list[str]]) -> None:
     lines = [HEAD, ["---"] * len(HEAD), *rows]
     text = "\n".join("| " + " | ".join(row) + " |" for row in lines)
     where = f"Python {platform.python_version()}, {platform.system()} {platform.machine()}, 2 cores"
-    block = f"<!-- table -->\n\n{where}; `make bench BENCH_ARGS=\"{' '.join(sys.argv[1:])}\"`\n\n{text}\n\n<!-- end -->"
+    block = f'<!-- table -->\n\n{where}; `make bench BENCH_ARGS="{" ".join(sys.argv[1:])}"`\n\n{text}\n\n<!-- end -->'
     page = PAGE.read_text()
-    PAGE.write_text(re.sub(r"<!-- table -->.*<!-- end -->", lambda _: block, page, flags=re.S))
+    PAGE.write_text(re.sub(r"<!-- table -->.*<!-- end -->", lambda _: block, page, flags=re.DOTALL))
 
 
 def main() -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 
@@ -15,8 +14,13 @@ from airflow_guard.core.report import Outcome
 from airflow_guard.execution.spec import GuardSpec
 from benchmarks.setting import Measured, Setting, compare, payloads
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
 CLAIM = "INSERT INTO hand (k, state) VALUES (%s, 'in_progress') ON CONFLICT DO NOTHING"
-COMPLETE = "UPDATE hand SET state = 'completed', result = %s, done_at = now() WHERE k = %s AND state = 'in_progress'"
+COMPLETE = (
+    "UPDATE hand SET state = 'completed', result = %s, done_at = now() WHERE k = %s AND state = 'in_progress'"
+)
 POST = "INSERT INTO posting VALUES (%s, %s)"
 _rounds = itertools.count()
 
@@ -27,7 +31,9 @@ def one(cursor: Any, statement: str, parameters: tuple[Any, ...]) -> None:
     assert cursor.rowcount == 1
 
 
-def executed(setting: Setting, function: Callable[..., Any], spec: GuardSpec, documents: list[dict[str, str]]) -> None:
+def executed(
+    setting: Setting, function: Callable[..., Any], spec: GuardSpec, documents: list[dict[str, str]]
+) -> None:
     """Run a guarded task and check that it executed everything."""
     report = setting.task(function, spec).run(lambda: documents)
     assert report.counts[Outcome.EXECUTED] == len(documents), list(report.log_lines())
@@ -71,7 +77,8 @@ def database_batches(setting: Setting, count: int = 20_000, size: int = 500) -> 
             for batch in _batches(documents, size):
                 keys = [prefix + document["no"] for document in batch]
                 cursor.execute(
-                    "INSERT INTO hand (k, state) SELECT unnest(%s::text[]), 'in_progress' ON CONFLICT DO NOTHING", (keys,)
+                    "INSERT INTO hand (k, state) SELECT unnest(%s::text[]), 'in_progress' ON CONFLICT DO NOTHING",
+                    (keys,),
                 )
                 assert cursor.rowcount == len(batch)
                 cursor.executemany(POST, [(document["no"], document["amount"]) for document in batch])

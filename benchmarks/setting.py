@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 import sqlalchemy as sa
@@ -24,6 +23,9 @@ from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import migrate
 from airflow_guard.store.task_runs import TaskTry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 ROUNDS = 5
 HAND = """
@@ -41,13 +43,23 @@ class Setting:
     ledger: Ledger
     _day: date = field(default=date(2026, 1, 1))
 
-    def task(self, function: Callable[..., Any], spec: GuardSpec, *, same_day: bool = False, try_number: int = 1) -> GuardedTask:
+    def task(
+        self, function: Callable[..., Any], spec: GuardSpec, *, same_day: bool = False, try_number: int = 1
+    ) -> GuardedTask:
         """Return a guarded task, by default on a business date of its own."""
         if not same_day:
             self._day += timedelta(days=1)
         space = KeySpace("benchmark", "op", self._day)
         identity = TaskIdentity(
-            "benchmark", "op", f"run-{self._day}", -1, try_number, "scheduled", datetime.now(UTC), "host", os.getpid()
+            "benchmark",
+            "op",
+            f"run-{self._day}",
+            -1,
+            try_number,
+            "scheduled",
+            datetime.now(UTC),
+            "host",
+            os.getpid(),
         )
         task_try = TaskTry(identity, space, key_shape(space, documents=True))
         return GuardedTask(self.ledger, spec, task_try, Callee.of(function), dag_task_ids={"op"})
@@ -95,13 +107,16 @@ def compare(
             started = time.perf_counter()
             run()
             kept.append((time.perf_counter() - started) * 1e6 / documents)
-    return Measured(name, limit, statistics.median(times[0]), statistics.median(times[1]), "µs/document", wanted)
+    return Measured(
+        name, limit, statistics.median(times[0]), statistics.median(times[1]), "µs/document", wanted
+    )
 
 
 def payloads(count: int) -> list[dict[str, str]]:
     """Return documents as a settlement has them."""
     return [
-        {"no": f"S-{i:08d}", "amount": f"{i % 900 + 1}.50", "currency": "EUR", "due": "2026-01-31"} for i in range(count)
+        {"no": f"S-{i:08d}", "amount": f"{i % 900 + 1}.50", "currency": "EUR", "due": "2026-01-31"}
+        for i in range(count)
     ]
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.errors import ConfigurationError, DocumentError, DuplicateDocumentError
 from airflow_guard.core.fingerprints import changed_fields, fingerprint
-from airflow_guard.core.keys import KeyHasher
+
+if TYPE_CHECKING:
+    from airflow_guard.core.keys import KeyHasher
 
 
 @dataclass(slots=True)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from airflow_guard.core.fingerprints import changed_fields
 from airflow_guard.core.states import FollowUp, Phase, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
 
 AUTOMATIC_RUN_TYPES = frozenset({"scheduled", "backfill", "asset_triggered"})
 """Runs that nobody asked for at that moment: two of them with one key are never obviously the same work."""

@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import unicodedata
 import uuid
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
+from typing import TYPE_CHECKING
 
 from airflow_guard.core.errors import ConfigurationError, DocumentError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
 
 NORMALISER_VERSION = 1
 MAX_DOCUMENT_LENGTH = 255

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from airflow_guard.core.commands import resolve_command, show_command
 from airflow_guard.core.errors import (
     BlockedError,
@@ -14,7 +16,9 @@ from airflow_guard.core.errors import (
     OtherRun,
 )
 from airflow_guard.core.guard import Judgement, LedgerRow, Verdict
-from airflow_guard.core.keys import KeySpace
+
+if TYPE_CHECKING:
+    from airflow_guard.core.keys import KeySpace
 
 
 def refusal(
@@ -55,7 +59,7 @@ def _other_run(key: str, row: LedgerRow) -> OtherRun:
     return OtherRun(
         f"{key} belongs to {first} (state {row.state}). This is another automatic run with the same key, so it is not "
         "clear whether it is new work or the same work again; nothing was executed. If it is new work, set cycle (several "
-        "runs a day) or business_date. If listing the same documents again is normal, set on_other_run=\"replay\"."
+        'runs a day) or business_date. If listing the same documents again is normal, set on_other_run="replay".'
     )
 
 
@@ -76,7 +80,9 @@ def _follow_up(key: str, row: LedgerRow, ledger: str | None) -> FollowUpFailed:
 
 
 def _duplicate(key: str, row: LedgerRow) -> DuplicateRefused:
-    return DuplicateRefused(f'{key} was done by {row.done_by}, and on_duplicate="fail". Nothing was executed.')
+    return DuplicateRefused(
+        f'{key} was done by {row.done_by}, and on_duplicate="fail". Nothing was executed.'
+    )
 
 
 def _changed(key: str, row: LedgerRow, judgement: Judgement, ledger: str | None) -> ContentChanged:
@@ -91,4 +97,3 @@ def _changed(key: str, row: LedgerRow, judgement: Judgement, ledger: str | None)
 def rejected_before(row: LedgerRow) -> str:
     """Return why a rejected document is not sent again, as the explanation of a log line."""
     return f"rejected before by {row.done_by}: {row.error or 'no reason stored'}"
-

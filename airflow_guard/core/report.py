@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.errors import DocumentsFailed, GuardError, TooManyRejected
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 SAMPLE = 20
 """Documents and errors that are named; the rest is counted. XCom and logs are read by people."""
@@ -94,7 +96,9 @@ class Report:
         if room > 0:
             tally.documents.extend(name for name in documents[:room] if name is not None)
 
-    def add_error(self, outcome: Outcome, document: str | None, error: BaseException, because: str = "") -> None:
+    def add_error(
+        self, outcome: Outcome, document: str | None, error: BaseException, because: str = ""
+    ) -> None:
         """Count one document that did not come through, with the error that says why."""
         self.add(outcome, document, because or said(error))
         retryable = getattr(error, "retryable", outcome is Outcome.FAILED)
@@ -134,7 +138,12 @@ class Report:
         """Return the small JSON value that several documents give to XCom."""
         counted = {outcome.value: count for outcome, count in self.counts.items() if count}
         failed = [name for name, _ in self.errors if name is not None]
-        return {**facts, "documents": self.documents, **counted, **({"failed_documents": failed} if failed else {})}
+        return {
+            **facts,
+            "documents": self.documents,
+            **counted,
+            **({"failed_documents": failed} if failed else {}),
+        }
 
     def task_run_counts(self) -> Mapping[str, int]:
         """Return the counts as ``guard_task_run`` stores them."""
@@ -169,8 +178,12 @@ class Report:
             error = self.errors[0][1]
             if isinstance(error, GuardError):
                 return error
-        named = "; ".join(f"{name if name is not None else 'whole run'}: {said(error)}" for name, error in self.errors[:3])
-        counted = ", ".join(f"{self.counts[outcome]:,} {outcome.value}" for outcome in Outcome if self.counts[outcome])
+        named = "; ".join(
+            f"{name if name is not None else 'whole run'}: {said(error)}" for name, error in self.errors[:3]
+        )
+        counted = ", ".join(
+            f"{self.counts[outcome]:,} {outcome.value}" for outcome in Outcome if self.counts[outcome]
+        )
         more = f"; and {self.failures - 3:,} more" if self.failures > 3 else ""
         return DocumentsFailed(
             f"{what}: {self.failures:,} of {self.documents:,} documents did not come through ({counted}). {named}{more}",

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from airflow_guard.core.documents import Document
-from airflow_guard.core.guard import LedgerRow
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.execution.classify import Claimable
-from airflow_guard.store.ledger import Ledger
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.core.guard import LedgerRow
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.execution.classify import Claimable
+    from airflow_guard.store.ledger import Ledger
 
 
 class BatchGatherer:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.documents import Document
 from airflow_guard.core.errors import BlockedError, DuplicateRefused, InProgressElsewhere
 from airflow_guard.core.fingerprints import changed_fields
 from airflow_guard.core.guard import (
@@ -23,10 +21,15 @@ from airflow_guard.core.refusals import not_guarded, refusal, rejected_before
 from airflow_guard.core.report import Held, Outcome, Report
 from airflow_guard.core.results import decode_result, has_result
 from airflow_guard.core.states import State
-from airflow_guard.execution.doubt import DoubtSettler
-from airflow_guard.execution.spec import GuardSpec
 from airflow_guard.store.events import AuditEvent
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.execution.doubt import DoubtSettler
+    from airflow_guard.execution.spec import GuardSpec
+    from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 _ROUNDS = 3
@@ -110,7 +113,9 @@ class Classifier:
                 return
             rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
             changed = [
-                document for document in documents if self._judge(document, rows.get(document.key_hash), claimable)
+                document
+                for document in documents
+                if self._judge(document, rows.get(document.key_hash), claimable)
             ]
             documents = changed
         for document in documents:
@@ -133,7 +138,7 @@ class Classifier:
         _, state, follow_up, deployment, first_task_run_id, _, content = row
         return (
             state == "completed"
-            and (follow_up == "none" or follow_up == "settled")
+            and follow_up in ("none", "settled")
             and deployment == self._asking.deployment
             and (content is None or changed_fields(content, document.fingerprint) is None)
             and (first_task_run_id in self._mine_known or self._same_work(first_task_run_id))
@@ -217,7 +222,9 @@ class Classifier:
         elif settled.verdict == "happened":
             for document, row in members:
                 self._return_stored(document, None)
-                self._report.add(Outcome.REPLAYED, document.name, f"verify: attempt {row.attempt} had done it")
+                self._report.add(
+                    Outcome.REPLAYED, document.name, f"verify: attempt {row.attempt} had done it"
+                )
         elif settled.verdict == "not_happened":
             free.extend(documents)
         return settled.verdict == "changed"
@@ -232,7 +239,9 @@ class Classifier:
         if has_result(result):
             self._report.set_result(decode_result(result))
         else:
-            log.warning("%s is done, but no result is stored; None is returned.", self._space.describe(document.name))
+            log.warning(
+                "%s is done, but no result is stored; None is returned.", self._space.describe(document.name)
+            )
 
     def _replayed(self, names: Sequence[str | None], task_run_id: int | None) -> None:
         if self._resumed and task_run_id == self._task_run_id:
@@ -253,7 +262,9 @@ class Classifier:
         if not self._resumed:
             self._event("blocked", document, row, str(error))
 
-    def block(self, document: Document, row: LedgerRow | None, error: BaseException, outcome: Outcome) -> None:
+    def block(
+        self, document: Document, row: LedgerRow | None, error: BaseException, outcome: Outcome
+    ) -> None:
         """Report a document that may not run; in observe mode keep it, so that the caller calls it all the same."""
         if self._observe:
             done = row is not None and row.state is State.COMPLETED and isinstance(error, DuplicateRefused)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.commands import resolve_command
-from airflow_guard.core.documents import Document
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, LedgerBusy, ResolutionError
-from airflow_guard.core.guard import LedgerRow
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.execution.units import asked_by
 from airflow_guard.store import resolution
-from airflow_guard.store.changes import Ownership
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import date
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.core.guard import LedgerRow
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.execution.spec import Callee, GuardSpec
+    from airflow_guard.store.changes import Ownership
+    from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 _MEMORY = "receiver_remembers"
@@ -63,7 +66,9 @@ class DoubtSettler:
         age_s = min(each.last_sign_age_s for each in rows)
         settle_after = self._effect.settle_after
         if answer is True:
-            return self._resolve(key_date, row, "happened", "verify", "verify answered that the effect happened")
+            return self._resolve(
+                key_date, row, "happened", "verify", "verify answered that the effect happened"
+            )
         if answer is False and settle_after is not None:
             if age_s >= settle_after.total_seconds():
                 reason = f"verify answered that it did not happen, {age_s:.0f} s after the last sign of life"
@@ -74,7 +79,9 @@ class DoubtSettler:
             return self._resolve(key_date, row, "did_not_happen", _MEMORY, reason)
         return Settled("error", self._held(documents[0], row, answered=self._verify is not None))
 
-    def lapsed(self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> InDoubt | None:
+    def lapsed(
+        self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]
+    ) -> InDoubt | None:
         """Return the error for free keys that may not be repeated, ``None`` if they may.
 
         Keys in doubt that the receiver remembered became free for a repetition. If that has done nothing, what the
@@ -89,7 +96,9 @@ class DoubtSettler:
             return None  # another attempt is at them: the claim that follows finds out
         if len(won) != len(hashes):
             if won:
-                self._ledger.fail(own, list(won), "given back: another attempt has a part of the batch", begun=False)
+                self._ledger.fail(
+                    own, list(won), "given back: another attempt has a part of the batch", begun=False
+                )
             return None
         why = "an earlier call may have happened, and the receiver does not recognise a repetition any more"
         self._ledger.begin(own, hashes, rows[0].batch_id)
@@ -100,7 +109,9 @@ class DoubtSettler:
         if row.first_begun_age_s is None:
             return False
         events = self._ledger.database.read(lambda c: self._ledger.events.of_key(c, key_date, row.key_hash))
-        settled = [event.actor for event in events if event.kind in ("resolve_happened", "resolve_not_happened")]
+        settled = [
+            event.actor for event in events if event.kind in ("resolve_happened", "resolve_not_happened")
+        ]
         return bool(settled) and settled[-1] == _MEMORY
 
     def _ask(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> bool | None:
@@ -133,7 +144,9 @@ class DoubtSettler:
         ages = [row.first_begun_age_s for row in rows]
         if any((row.batch_id is not None) != self._batches for row in rows):
             return False  # call_per was changed since: the receiver would get a key that it does not know
-        return remembers is not None and all(age is not None and age < remembers.total_seconds() for age in ages)
+        return remembers is not None and all(
+            age is not None and age < remembers.total_seconds() for age in ages
+        )
 
     def _resolve(self, key_date: date, row: LedgerRow, decision: str, actor: str, reason: str) -> Settled:
         try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.commands import resolve_command, show_command
 from airflow_guard.core.errors import (
@@ -19,12 +18,16 @@ from airflow_guard.core.errors import (
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import encode_result
 from airflow_guard.core.states import FollowUp
-from airflow_guard.execution.lease import LeaseKeeper
-from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.window import EffectWindow, Reached
 from airflow_guard.execution.writer import PATIENCE_S, Writer
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.spec import Callee, GuardSpec
+    from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +60,7 @@ class ExternalEffect:
             entered = True
             value = self._callee.call(unit.values(unit.space.business_date))
         except BaseException as error:  # AirflowTaskTimeout and SystemExit count too
-            return self._failed(unit, error, entered)
+            return self._failed(unit, error, entered=entered)
         return self._done(unit, value)
 
     def _begin(self, unit: Unit) -> None:
@@ -96,7 +99,7 @@ class ExternalEffect:
             return UnitResult(unit, Outcome.IN_DOUBT, error, fatal=result.fatal)
         return UnitResult(unit, Outcome.FAILED, error, fatal=result.fatal)
 
-    def _failed(self, unit: Unit, error: BaseException, entered: bool) -> UnitResult:
+    def _failed(self, unit: Unit, error: BaseException, *, entered: bool) -> UnitResult:
         fatal = None if isinstance(error, Exception) else error
         if isinstance(error, Rejected):
             return self._recorded(
@@ -163,7 +166,9 @@ class ExternalEffect:
         text, problem = self._encode(value)
         why = str(problem) if problem else None
         try:
-            self._ledger.end_follow_up(unit.own, unit.hashes, outcome=text, failed=False, why=why, patience_s=PATIENCE_S)
+            self._ledger.end_follow_up(
+                unit.own, unit.hashes, outcome=text, failed=False, why=why, patience_s=PATIENCE_S
+            )
         except Exception as error:
             return UnitResult(unit, Outcome.FAILED, unrecorded(unit, error))
         return UnitResult(unit, Outcome.EXECUTED, problem, text)
@@ -171,7 +176,9 @@ class ExternalEffect:
     def _follow_up_failed(self, unit: Unit, error: BaseException) -> UnitResult:
         why = f"{type(error).__name__}: {error}"
         try:
-            self._ledger.end_follow_up(unit.own, unit.hashes, outcome=None, failed=True, why=why, patience_s=PATIENCE_S)
+            self._ledger.end_follow_up(
+                unit.own, unit.hashes, outcome=None, failed=True, why=why, patience_s=PATIENCE_S
+            )
         except Exception:
             log.exception("The failed follow-up could not be recorded; it shows as pending")
         failure = FollowUpFailed(
@@ -180,7 +187,9 @@ class ExternalEffect:
             f"{resolve_command(unit.hashes[0], decision='followed_up', ledger=unit.ledger)}"
         )
         failure.__cause__ = error
-        return UnitResult(unit, Outcome.BLOCKED, failure, fatal=None if isinstance(error, Exception) else error)
+        return UnitResult(
+            unit, Outcome.BLOCKED, failure, fatal=None if isinstance(error, Exception) else error
+        )
 
 
 _NEVER_ENTERED = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.errors import (
     LedgerBusy,
@@ -14,13 +14,15 @@ from airflow_guard.core.errors import (
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import encode_result
 from airflow_guard.execution.external import in_doubt, unrecorded
-from airflow_guard.execution.lease import LeaseKeeper
-from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.writer import PATIENCE_S
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
 from airflow_guard.store.changes import BEGIN
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.spec import Callee, GuardSpec
+    from airflow_guard.store.ledger import Ledger
 
 
 class DatabaseEffect:
@@ -86,7 +88,9 @@ class DatabaseEffect:
         own, hashes = unit.own, unit.hashes
         if not isinstance(error, TransactionError):
             why += " (before that, the callable had ended the transaction that it was lent)"
-        self._ledger.write(lambda c: self._ledger.apply(c, own, BEGIN, hashes, batch=None), patience_s=PATIENCE_S)
+        self._ledger.write(
+            lambda c: self._ledger.apply(c, own, BEGIN, hashes, batch=None), patience_s=PATIENCE_S
+        )
         self._ledger.doubt(own, hashes, why, patience_s=PATIENCE_S)
         fatal = None if isinstance(error, Exception) else error
         return UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)

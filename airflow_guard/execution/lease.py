@@ -5,12 +5,16 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from datetime import timedelta
-from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from airflow_guard.core.errors import LedgerError, Stopped
-from airflow_guard.store.task_runs import TaskRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import timedelta
+    from types import TracebackType
+
+    from airflow_guard.store.task_runs import TaskRuns
 
 log = logging.getLogger(__name__)
 _HELD = "max_hold is over"
@@ -28,7 +32,12 @@ class LeaseKeeper:
     """
 
     def __init__(
-        self, runs: TaskRuns, task_run_id: int, lease: timedelta, max_hold: timedelta, over: Callable[[str], None]
+        self,
+        runs: TaskRuns,
+        task_run_id: int,
+        lease: timedelta,
+        max_hold: timedelta,
+        over: Callable[[str], None],
     ) -> None:
         self._runs = runs
         self._over = over
@@ -39,7 +48,7 @@ class LeaseKeeper:
         self._started = self._renewed = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name="airflow-guard-lease", daemon=True)
 
-    def __enter__(self) -> LeaseKeeper:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 
@@ -73,7 +82,9 @@ class LeaseKeeper:
     def _keep(self) -> None:
         while not self._stop.wait(min(self._lease_s / 3, self._hold_left_s)):
             if self.held_too_long:
-                log.warning("The lease was held for max_hold and is not renewed any more; nothing new begins.")
+                log.warning(
+                    "The lease was held for max_hold and is not renewed any more; nothing new begins."
+                )
                 self._over(_HELD)
                 return
             try:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.documents import Document
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.guard import LedgerRow, Verdict, judge_state
 from airflow_guard.core.keys import KeySpace, batch_id_of
 from airflow_guard.core.report import Outcome, Report
-from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.store import resolution
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.execution.spec import Callee, GuardSpec
+    from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +28,9 @@ class Observer:
     The ledger's rows of these keys stay as they are: what is recorded is that the task would have been blocked.
     """
 
-    def __init__(self, ledger: Ledger, spec: GuardSpec, space: KeySpace, callee: Callee, report: Report) -> None:
+    def __init__(
+        self, ledger: Ledger, spec: GuardSpec, space: KeySpace, callee: Callee, report: Report
+    ) -> None:
         self._ledger = ledger
         self._spec = spec
         self._space = space

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from airflow_guard.core import dates
 from airflow_guard.core.date_checks import DatedRun, check_stored_date, repeated_or_jumped
 from airflow_guard.core.dates import DateSource, NoBusinessDate, ResolvedDate, RunFacts
-from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.execution.spec import GuardSpec
-from airflow_guard.store.task_runs import TaskRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow_guard.core.guard import TaskIdentity
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.execution.spec import GuardSpec
+    from airflow_guard.store.task_runs import TaskRuns
 
 
 def check_date(
@@ -28,7 +32,11 @@ def check_date(
 
     :raises DateChangedError: a cleared run now gives another date (not retryable).
     """
-    own = isinstance(resolved, ResolvedDate) and resolved.source is DateSource.EXPLICIT and identity.map_index >= 0
+    own = (
+        isinstance(resolved, ResolvedDate)
+        and resolved.source is DateSource.EXPLICIT
+        and identity.map_index >= 0
+    )
     if not own:
         stored = runs.stored_date(identity.dag_id, identity.run_id, identity.task_id)
         before = ResolvedDate(stored.date, DateSource(stored.source), stored.detail) if stored else None
@@ -42,7 +50,10 @@ def check_date(
     if facts.run_type == "scheduled" and facts.run_after_at is not None:
         previous = runs.previous_run(identity.dag_id, identity.task_id, facts.run_after_at)
         line_ = repeated_or_jumped(
-            DatedRun(previous[0], previous[1], previous[2]) if previous else None, facts, resolved, business_date
+            DatedRun(previous[0], previous[1], previous[2]) if previous else None,
+            facts,
+            resolved,
+            business_date,
         )
         if line_:
             warn(line_)
@@ -59,7 +70,9 @@ def unguarded_reason(runs: TaskRuns, spec: GuardSpec, space: KeySpace, identity:
     )
     if spec.guarded_from is not None:
         if space.business_date < spec.guarded_from:
-            return f"business date {space.business_date} lies before guarded_from={spec.guarded_from}. {adopt}"
+            return (
+                f"business date {space.business_date} lies before guarded_from={spec.guarded_from}. {adopt}"
+            )
         return None
     if identity.try_number < 2 or identity.run_after_at is None:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
 from airflow_guard.core.errors import (
@@ -34,8 +34,10 @@ from airflow_guard.execution.workers import StopFlag, Workers
 from airflow_guard.execution.writer import GroupWriter, InlineWriter
 from airflow_guard.store import aliases
 from airflow_guard.store.changes import Ownership
-from airflow_guard.store.ledger import Claimed, Ledger
-from airflow_guard.store.task_runs import TaskTry
+
+if TYPE_CHECKING:
+    from airflow_guard.store.ledger import Claimed, Ledger
+    from airflow_guard.store.task_runs import TaskTry
 
 log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
@@ -76,7 +78,7 @@ class GuardedTask:
         self._dag_task_ids = dag_task_ids
         self._resumed = resumed
         self._stop = StopFlag()
-        self.task_run_id: int | None = resumed
+        self.task_run_id: int = resumed or 0
 
     def stop(self, reason: str = "the task was asked to stop") -> None:
         """Let what has begun finish and begin nothing else. Safe to call from a signal handler."""
@@ -97,7 +99,7 @@ class GuardedTask:
         except LedgerUnavailable as error:
             if self._spec.mode == "enforce":
                 raise
-            log.error("observe: nothing is recorded, the ledger is not there: %s", error)
+            log.warning("observe: nothing is recorded, the ledger is not there: %s", error)
             self._without_ledger(report, documents, one)
             return report
         outcome = "failed"
@@ -151,7 +153,6 @@ class GuardedTask:
         self, report: Report, unguarded: str | None, drift: DriftCheck, documents: Listing | None, one: Any
     ) -> None:
         spec, ledger, space = self._spec, self._ledger, self._try.space
-        assert self.task_run_id is not None
         keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold, over=self._stop.set)
         with keeper, (InlineWriter if spec.max_workers == 1 else GroupWriter)(ledger) as writer:
             effect = (
@@ -167,7 +168,7 @@ class GuardedTask:
             settler = DoubtSettler(
                 ledger, spec, space, self._verify, lambda: Ownership.new(space.key_date, task_run_id, actor)
             )
-            
+
             asking = Asking(
                 self._try.identity, space.deployment,
                 compare_runs=spec.once_per == "date" and spec.on_other_run == "fail",
@@ -231,7 +232,9 @@ class _Session:
             self._gathered()
         self._write_events()
         if self._stop:
-            self._report.stopped = Stopped(f"{self._space.describe(None)}: stopped early: {self._stop.reason}")
+            self._report.stopped = Stopped(
+                f"{self._space.describe(None)}: stopped early: {self._stop.reason}"
+            )
         self._report.problem = self._workers.result_error
 
     def _must_stop(self) -> bool:
@@ -282,7 +285,9 @@ class _Session:
         documents = [document for document in (*new, *known) if document.key_hash in won]
         return self._workers.run(self._units(own, documents, won))
 
-    def _claim(self, new: Sequence[Document], known: Sequence[Document]) -> tuple[Ownership, dict[str, Claimed]]:
+    def _claim(
+        self, new: Sequence[Document], known: Sequence[Document]
+    ) -> tuple[Ownership, dict[str, Claimed]]:
         own = Ownership.new(self._space.key_date, self._task_run_id, self._actor)
         everything = [*new, *known]
         try:
@@ -351,15 +356,19 @@ class _Session:
         claims = [won[document.key_hash] for document in documents]
         self._workers.run([Unit(documents, claims, own, self._space, batch_id, self._spec.ledger)])
 
-    def _incomplete(self, batch_id: str, documents: Sequence[Document], missing: Sequence[str | None]) -> None:
+    def _incomplete(
+        self, batch_id: str, documents: Sequence[Document], missing: Sequence[str | None]
+    ) -> None:
         # A batch moves as one. If another attempt took it while the listing was read, its members only look missing.
         found = Claimable()
         self._classifier.look_again(documents, found)
-        self._classifier.not_won([document for document, _ in found.doubted], "another attempt had this batch")
+        self._classifier.not_won(
+            [document for document, _ in found.doubted], "another attempt had this batch"
+        )
         error = DocumentError(
             f"{self._space.describe(None)}: batch {batch_id} must be repeated as it was, and {len(missing)} of its "
             f"documents are not listed any more ({', '.join(str(name) for name in missing[:5])}). List them again. Nothing "
-            "of it has happened: to execute the others one by one, run them with call_per=\"document\"."
+            'of it has happened: to execute the others one by one, run them with call_per="document".'
         )
         for document, row in found.batches:
             self._classifier.block(document, row, error, Outcome.BLOCKED)

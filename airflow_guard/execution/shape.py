@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from airflow_guard.core.documents import Document
 from airflow_guard.core.errors import KeyDrift
-from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.overlap import done_under
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.core.guard import TaskIdentity
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.store.ledger import Ledger
 
 
 def key_shape(space: KeySpace, *, documents: bool) -> str:
@@ -77,7 +81,11 @@ class DriftCheck:
             else:
                 names = [document.name for document in documents if document.name is not None]
             done = done_under(
-                self._ledger.database, candidate.key_namespace, candidate.operation, self._space.business_date, names
+                self._ledger.database,
+                candidate.key_namespace,
+                candidate.operation,
+                self._space.business_date,
+                names,
             )
             if done:
                 raise KeyDrift(self._message(candidate, done))

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.effects import Database, External, SideEffect
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.results import MAX_RESULT_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 CLAIM_CHUNK = 500
 """Keys per lookup and claim: large enough that round trips do not count, small enough for a short transaction."""
@@ -71,7 +73,9 @@ class GuardSpec:
             _check_integer(name, getattr(self, name), 1)
         _check_integer("max_rejected", self.max_rejected, 0)
         if self.lease < timedelta(seconds=3):
-            raise ConfigurationError(f"lease={self.lease}: at least 3 seconds, it is renewed at a third of its length.")
+            raise ConfigurationError(
+                f"lease={self.lease}: at least 3 seconds, it is renewed at a third of its length."
+            )
         if self.max_hold < self.lease:
             raise ConfigurationError(f"max_hold={self.max_hold} is shorter than lease={self.lease}.")
 
@@ -132,7 +136,9 @@ class Callee:
                 'callable use side_effect="external".'
             )
         if spec.database and "effect" in self.names:
-            raise ConfigurationError('"effect" belongs to an external effect; in database mode the transaction is it.')
+            raise ConfigurationError(
+                '"effect" belongs to an external effect; in database mode the transaction is it.'
+            )
         if not spec.database and "connection" in self.names:
             raise ConfigurationError(
                 '"connection" is given only with side_effect="database"; this task has an external effect.'

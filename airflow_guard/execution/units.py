@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.documents import Document
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.report import Outcome
-from airflow_guard.execution.writer import Mark
-from airflow_guard.store.changes import Ownership
-from airflow_guard.store.ledger import Claimed
+if TYPE_CHECKING:
+    from datetime import date
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.core.report import Outcome
+    from airflow_guard.execution.writer import Mark
+    from airflow_guard.store.changes import Ownership
+    from airflow_guard.store.ledger import Claimed
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import StrEnum
-from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from airflow_guard.core.errors import ConfigurationError, NotExecuted, Rejected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
 
 
 class Reached(StrEnum):
@@ -31,14 +34,17 @@ class EffectWindow:
     """
 
     def __init__(
-        self, begin: Callable[[], None], done: Callable[[], None], safe_errors: tuple[type[Exception], ...] = ()
+        self,
+        begin: Callable[[], None],
+        done: Callable[[], None],
+        safe_errors: tuple[type[Exception], ...] = (),
     ) -> None:
         self._begin = begin
         self._done = done
         self._harmless: tuple[type[BaseException], ...] = (NotExecuted, Rejected, *safe_errors)
         self.reached = Reached.BEFORE
 
-    def __enter__(self) -> EffectWindow:
+    def __enter__(self) -> Self:
         if self.reached in (Reached.INSIDE, Reached.DONE):
             raise ConfigurationError(
                 f'"with effect:" was entered again ({self.reached.value}). One document has one effect: split the '

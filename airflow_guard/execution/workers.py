@@ -8,16 +8,19 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from airflow_guard.core.documents import Document
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.core.results import decode_result
 from airflow_guard.execution.external import not_ours, unrecorded
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.writer import PATIENCE_S, Writer
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 GRACE_S = 60.0
@@ -102,7 +105,9 @@ class Workers:
             self._stop.set(f"{type(error).__name__}")
             yield from threads.results(time.monotonic() + GRACE_S)
             for unit in threads.in_hand():
-                self._ledger.doubt(unit.own, unit.hashes, f"still at work {GRACE_S:.0f} s after the task had to end")
+                self._ledger.doubt(
+                    unit.own, unit.hashes, f"still at work {GRACE_S:.0f} s after the task had to end"
+                )
             raise
         finally:
             self._release(threads.not_begun())
@@ -187,7 +192,9 @@ class _Threads:
             self._in_hand[position] = unit
             try:
                 result = self._effect.run(unit)
-            except BaseException as error:  # an effect reports its errors; what it does not know about is a doubt
+            except (
+                BaseException
+            ) as error:  # an effect reports its errors; what it does not know about is a doubt
                 result = UnitResult(unit, Outcome.IN_DOUBT, error)
             if result.fatal is not None:
                 self._stop.set(type(result.fatal).__name__)

@@ -10,16 +10,19 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Protocol
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Protocol, Self
 
 from airflow_guard.core.errors import OwnershipLost
 from airflow_guard.core.states import FollowUp
 from airflow_guard.store.changes import BEGIN, COMPLETE, Ownership
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    import sqlalchemy as sa
+
+    from airflow_guard.store.ledger import Ledger
 
 PATIENCE_S = 300.0
 """How long a completion is tried when the ledger is down: the effect has happened and must be recorded. Begin marks
@@ -99,7 +102,7 @@ class InlineWriter:
         self._groups = _Groups(ledger)
         self._pending: list[Mark] = []
 
-    def __enter__(self) -> InlineWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -147,7 +150,7 @@ class GroupWriter:
         self._queue: queue.SimpleQueue[Mark | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="airflow-guard-writer", daemon=True)
 
-    def __enter__(self) -> GroupWriter:
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
 

@@ -215,7 +215,8 @@ class IdempotentOperator(PythonOperator):
 
     def _convert_is_setup(self, value: bool) -> bool:  # noqa: FBT001 - Airflow's name and form
         if value:
-            raise ConfigurationError(no_setup(self.task_id))
+            error = ConfigurationError(no_setup(self.task_id))
+            raise (as_airflow(error) if self._unmapped else error) from None
         return value
 
     # -- templates ------------------------------------------------------------------------------------------

@@ -6,19 +6,22 @@ rows and completion commit together, or neither does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from enum import StrEnum
-from types import TracebackType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import sqlalchemy as sa
 
 from airflow_guard.core.errors import LedgerUnavailable, OwnershipLost, TransactionError, UnknownCommit
 from airflow_guard.core.states import Phase, State
 from airflow_guard.store import dialects
-from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import UNKNOWN_COMMIT_PATIENCE_S, commit, translated
-from airflow_guard.store.ledger import Ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from types import TracebackType
+
+    from airflow_guard.store.changes import Ownership
+    from airflow_guard.store.ledger import Ledger
 
 _SAVEPOINT = "airflow_guard_business"
 _REFUSED = ("commit", "rollback", "close", "detach", "get_transaction")
@@ -195,13 +198,13 @@ class BusinessTransaction:
 
 _ENDED = (
     "The callable ended the transaction that it was lent (a commit or rollback by itself, DDL that commits "
-    "implicitly, or a deadlock that it swallowed). With side_effect=\"database\" only the operator commits; for work that must commit by itself use "
-    "side_effect=\"external\"."
+    'implicitly, or a deadlock that it swallowed). With side_effect="database" only the operator commits; for work '
+    'that must commit by itself use side_effect="external".'
 )
 
 _SWALLOWED = (
     "The callable swallowed an error of the database, which had aborted the transaction: nothing was committed. Put "
-    "statements that may fail into \"with connection.begin_nested():\"."
+    'statements that may fail into "with connection.begin_nested():".'
 )
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import Any
-
-import sqlalchemy as sa
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.events import AuditEvent, EventLog
-from airflow_guard.store.statements import ByKeys, Statements
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+
+    import sqlalchemy as sa
+
+    from airflow_guard.store.database import LedgerDatabase
+    from airflow_guard.store.statements import ByKeys, Statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,12 @@ class Changes:
         return self._account_for(connection, own, change, hashes, values)
 
     def _account_for(
-        self, connection: sa.Connection, own: Ownership, change: Change, hashes: Sequence[str], values: dict[str, Any]
+        self,
+        connection: sa.Connection,
+        own: Ownership,
+        change: Change,
+        hashes: Sequence[str],
+        values: dict[str, Any],
     ) -> set[str]:
         # Once another token is there, ours never comes back: such a row is not waited for, since its owner may hold
         # it for as long as a callable runs. Ours may be held by a commit whose answer was lost.
@@ -117,7 +125,9 @@ class Changes:
         outcome, follow = values["outcome"], values["follow"]
         if outcome is not None or follow == FollowUp.PENDING:
             late = self.statements.late_result
-            late.run(connection, own.key_date, [row.key_hash], token=own.token, outcome=outcome, follow=follow)
+            late.run(
+                connection, own.key_date, [row.key_hash], token=own.token, outcome=outcome, follow=follow
+            )
 
     def _late(
         self, connection: sa.Connection, own: Ownership, change: Change, row: Any, values: dict[str, Any]
@@ -148,7 +158,9 @@ class Changes:
         else:
             return
         known = self.events.of_key(connection, own.key_date, key_hash)
-        if any((event.kind, event.owner_token, event.reason) == ("conflict", own.token, why) for event in known):
+        if any(
+            (event.kind, event.owner_token, event.reason) == ("conflict", own.token, why) for event in known
+        ):
             return  # a repetition after a lost commit
         rows = {key_hash: row} if row is not None else {}
         self.record(connection, own, [key_hash], "conflict", why, None, None, rows=rows)

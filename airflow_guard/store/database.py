@@ -5,9 +5,8 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
@@ -23,6 +22,9 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.store import dialects
 from airflow_guard.store.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -212,7 +214,9 @@ def translated(doing: str) -> Iterator[None]:
 def meaning(error: DBAPIError, doing: str) -> Exception:
     """Return what an error of the driver means for the ledger; programming errors are returned as they are."""
     if dialects.is_transient(error):
-        return _Transient(f"A deadlock or serialisation failure ({doing}), rolled back: {error.orig}. Try again.")
+        return _Transient(
+            f"A deadlock or serialisation failure ({doing}), rolled back: {error.orig}. Try again."
+        )
     if dialects.is_busy(error):
         return LedgerBusy(f"A lock in the ledger was not free in time ({doing}): {error.orig}. Try again.")
     if dialects.is_missing(error):

@@ -6,17 +6,20 @@ Lease time and ages are always the database's clock, in UTC: :class:`utc_now`, :
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from airflow_guard.store.tables import Instant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy.exc import DBAPIError
 
 POSTGRES, MYSQL, SQLITE = "postgresql", "mysql", "sqlite"
 _SQLITE_INSTANT = "'%Y-%m-%d %H:%M:%f000'"
@@ -89,7 +92,9 @@ def _after_sqlite(element: utc_after, compiler: Any, **kw: Any) -> str:
 
 @compiles(age_s, "postgresql")
 def _age_postgres(element: age_s, compiler: Any, **kw: Any) -> str:
-    return f"CAST(EXTRACT(EPOCH FROM clock_timestamp() - {compiler.process(element.clauses, **kw)}) AS float8)"
+    return (
+        f"CAST(EXTRACT(EPOCH FROM clock_timestamp() - {compiler.process(element.clauses, **kw)}) AS float8)"
+    )
 
 
 @compiles(age_s, "mysql")
@@ -119,7 +124,8 @@ def among_keys(dialect: str, table: sa.Table) -> sa.ColumnElement[bool]:
     """
     if dialect != POSTGRES:
         return sa.and_(
-            table.c.key_date == sa.bindparam("d"), table.c.key_hash.in_(sa.bindparam("hashes", expanding=True))
+            table.c.key_date == sa.bindparam("d"),
+            table.c.key_hash.in_(sa.bindparam("hashes", expanding=True)),
         )
     keys = listed(h="hashes").subquery("keys")
     return sa.and_(table.c.key_date == keys.c.d, table.c.key_hash == keys.c.h)
@@ -132,16 +138,19 @@ def listed(**lists: str) -> sa.Select[Any]:
     of the lists: the planner expects few rows and loops over them, instead of reading the table to hash it.
     """
     columns = [
-        sa.func.unnest(sa.select(_split(name)).scalar_subquery()).label(label) for label, name in lists.items()
+        sa.func.unnest(sa.select(_split(name)).scalar_subquery()).label(label)
+        for label, name in lists.items()
     ]
     return sa.select(sa.cast(sa.bindparam("d"), sa.Date()).label("d"), *columns)
 
 
 def _split(name: str) -> Any:
-    parts = sa.func.string_to_array(
-        sa.bindparam(name), sa.literal_column("E'\\n'"), sa.literal_column("E'\\x01'"), type_=postgresql.ARRAY(sa.Text())
+    return sa.func.string_to_array(
+        sa.bindparam(name),
+        sa.literal_column("E'\\n'"),
+        sa.literal_column("E'\\x01'"),
+        type_=postgresql.ARRAY(sa.Text()),
     )
-    return parts
 
 
 def list_value(dialect: str, items: Iterable[str | None]) -> Any:
@@ -202,7 +211,20 @@ _TRANSIENT = {"40001", "40P01", "1213", "1020"}
 # With them, statements that a time limit of the server ended: it is what a wait for a lock ends in there.
 _BUSY = {"55P03", "1205", "3572", "57014", "1969", "3024"}
 _DOWN = {
-    *("57P01", "57P02", "57P03", "08000", "08001", "08003", "08004", "08006", "08007", "08P01", "53300", "25006"),
+    *(
+        "57P01",
+        "57P02",
+        "57P03",
+        "08000",
+        "08001",
+        "08003",
+        "08004",
+        "08006",
+        "08007",
+        "08P01",
+        "53300",
+        "25006",
+    ),
     *("1040", "1053", "1203", "1226", "1290", "1836", "1927", "2002", "2003", "2006", "2013", "2055"),
 }
 _MISSING = {"42P01", "42703", "1146", "1054", "3F000"}
@@ -227,7 +249,9 @@ def is_busy(error: DBAPIError) -> bool:
     """Return whether a lock was not free in time."""
     code = error_code(error)
     # Only SQLite has no codes: elsewhere the text may hold a document's.
-    return code in _BUSY or (not code and bool(re.search(r"database (table )?is locked|busy", str(error.orig))))
+    return code in _BUSY or (
+        not code and bool(re.search(r"database (table )?is locked|busy", str(error.orig)))
+    )
 
 
 def is_down(error: DBAPIError) -> bool:
@@ -235,7 +259,14 @@ def is_down(error: DBAPIError) -> bool:
     if error.connection_invalidated or error_code(error) in _DOWN:
         return True
     text = str(error.orig).lower()
-    lost = ("connection", "server closed", "terminating", "could not connect", "unable to open database", "timeout")
+    lost = (
+        "connection",
+        "server closed",
+        "terminating",
+        "could not connect",
+        "unable to open database",
+        "timeout",
+    )
     return not error_code(error) and any(word in text for word in lost)
 
 

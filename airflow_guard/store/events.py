@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import date
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from airflow_guard.store.dialects import utc_now
-from airflow_guard.store.tables import Tables
+
+if TYPE_CHECKING:
+    from datetime import date
+
+    from airflow_guard.store.tables import Tables
 
 MAX_TEXT_CHARACTERS = 4000
 

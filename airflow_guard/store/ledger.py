@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import sqlalchemy as sa
-
-from airflow_guard.core.documents import Document
 from airflow_guard.core.errors import OwnershipLost
-from airflow_guard.core.guard import LedgerRow, TaskIdentity
 from airflow_guard.core.keys import NORMALISER_VERSION, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import aliases, dialects
@@ -26,11 +20,20 @@ from airflow_guard.store.changes import (
     Changes,
     Ownership,
 )
-from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.events import AuditEvent, EventLog, storable
 from airflow_guard.store.rows import ledger_row
 from airflow_guard.store.statements import Statements
 from airflow_guard.store.task_runs import TaskRuns
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from datetime import date
+
+    import sqlalchemy as sa
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.core.guard import LedgerRow, TaskIdentity
+    from airflow_guard.store.database import LedgerDatabase
 
 T = TypeVar("T")
 
@@ -81,7 +84,9 @@ class Ledger:
             self._identities.update(self.runs.identities(missing))
         return self._identities
 
-    def members_of_batches(self, key_date: date, batch_ids: Iterable[str]) -> dict[str, dict[str, str | None]]:
+    def members_of_batches(
+        self, key_date: date, batch_ids: Iterable[str]
+    ) -> dict[str, dict[str, str | None]]:
         """Return the documents of batches, by batch id and key hash."""
         parameters = {"d": key_date, "batch_ids": sorted(set(batch_ids))}
         rows = self.database.read(lambda c: c.execute(self.statements.batch_members, parameters).all())
@@ -126,7 +131,9 @@ class Ledger:
                     "was claimed; another try meets the keys under their new names."
                 )
             return {
-                row.key_hash: Claimed(row.key_hash, row.attempt, row.generation, row.idempotency_key, row.batch_id)
+                row.key_hash: Claimed(
+                    row.key_hash, row.attempt, row.generation, row.idempotency_key, row.batch_id
+                )
                 for row in won
             }
 
@@ -180,7 +187,9 @@ class Ledger:
                 "idempotency_key": (document.idempotency_key for document in new),
                 "fingerprint": (document.fingerprint for document in new),
             }
-            return shared | {name: dialects.list_value(dialects.POSTGRES, items) for name, items in lists.items()}
+            return shared | {
+                name: dialects.list_value(dialects.POSTGRES, items) for name, items in lists.items()
+            }
         return [
             shared
             | {
@@ -205,7 +214,9 @@ class Ledger:
         def work(connection: sa.Connection) -> None:
             lost = self.apply(connection, own, BEGIN, hashes, batch=batch_id)
             if lost:
-                raise OwnershipLost(f"{len(lost)} of {len(hashes)} documents of batch {batch_id} are owned by another attempt.")
+                raise OwnershipLost(
+                    f"{len(lost)} of {len(hashes)} documents of batch {batch_id} are owned by another attempt."
+                )
 
         self.write(work)
 
@@ -226,11 +237,15 @@ class Ledger:
         owns is a conflict: written as an event, and returned.
         """
         return self.write(
-            lambda c: self.apply(c, own, COMPLETE, hashes, outcome=outcome, follow=follow_up.value, why=storable(why)),
+            lambda c: self.apply(
+                c, own, COMPLETE, hashes, outcome=outcome, follow=follow_up.value, why=storable(why)
+            ),
             patience_s=patience_s,
         )
 
-    def complete_each(self, connection: sa.Connection, own: Ownership, outcomes: Mapping[str, str]) -> set[str]:
+    def complete_each(
+        self, connection: sa.Connection, own: Ownership, outcomes: Mapping[str, str]
+    ) -> set[str]:
         """Record effects as done, each with its own result, in the caller's transaction; return the keys not ours."""
         if len(outcomes) > 1 and self.statements.complete_many is not None:
             parameters = {
@@ -243,7 +258,9 @@ class Ledger:
         lost: set[str] = set()
         for key_hash, outcome in outcomes.items():
             # A key that the statement above has completed is found completed, with our token.
-            lost |= self.apply(connection, own, COMPLETE, [key_hash], outcome=outcome, follow="none", why=None)
+            lost |= self.apply(
+                connection, own, COMPLETE, [key_hash], outcome=outcome, follow="none", why=None
+            )
         return lost
 
     def complete_and_begin(self, own: Ownership, outcomes: Mapping[str, str], begins: Sequence[str]) -> bool:
@@ -255,20 +272,28 @@ class Ledger:
         if self.statements.complete_and_begin is None:
             return False
         lists = {"hashes": outcomes, "outcomes": outcomes.values(), "begins": begins}
-        parameters = {name: dialects.list_value(self.database.dialect, items) for name, items in lists.items()}
+        parameters = {
+            name: dialects.list_value(self.database.dialect, items) for name, items in lists.items()
+        }
         counts = self.database.write_at_once(
             self.statements.complete_and_begin, {"d": own.key_date, "token": own.token, **parameters}
         )
         return counts is not None and tuple(counts) == (len(outcomes), len(begins))
 
-    def fail(self, own: Ownership, hashes: Sequence[str], why: str, *, begun: bool, patience_s: float = 0.0) -> set[str]:
+    def fail(
+        self, own: Ownership, hashes: Sequence[str], why: str, *, begun: bool, patience_s: float = 0.0
+    ) -> set[str]:
         """Record that effects have certainly not happened (in_progress → failed); return the keys not ours."""
         change = FAIL_BEGUN if begun else FAIL_BEFORE
-        return self.write(lambda c: self.apply(c, own, change, hashes, why=storable(why)), patience_s=patience_s)
+        return self.write(
+            lambda c: self.apply(c, own, change, hashes, why=storable(why)), patience_s=patience_s
+        )
 
     def reject(self, own: Ownership, hashes: Sequence[str], why: str, *, patience_s: float = 0.0) -> set[str]:
         """Record that the business refused documents (in_progress → rejected); return the keys not ours."""
-        return self.write(lambda c: self.apply(c, own, REJECT, hashes, why=storable(why)), patience_s=patience_s)
+        return self.write(
+            lambda c: self.apply(c, own, REJECT, hashes, why=storable(why)), patience_s=patience_s
+        )
 
     def doubt(self, own: Ownership, hashes: Sequence[str], why: str, *, patience_s: float = 0.0) -> set[str]:
         """Record that effects may or may not have happened (in_progress/begun → in_doubt), with an event.
@@ -303,9 +328,14 @@ class Ledger:
             marked = 0
             for row in candidates:
                 expired = self.statements.doubt_expired
-                if expired.run(connection, key_date, [row.key_hash], token=row.owner_token, why=why).rowcount == 1:
+                if (
+                    expired.run(connection, key_date, [row.key_hash], token=row.owner_token, why=why).rowcount
+                    == 1
+                ):
                     own = Ownership(key_date, row.owner_token, row.task_run_id or 0, actor)
-                    self.changes.record(connection, own, [row.key_hash], "doubt", why, State.IN_PROGRESS, State.IN_DOUBT)
+                    self.changes.record(
+                        connection, own, [row.key_hash], "doubt", why, State.IN_PROGRESS, State.IN_DOUBT
+                    )
                     marked += 1
             return marked
 

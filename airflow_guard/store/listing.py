@@ -10,11 +10,11 @@ import sqlalchemy as sa
 from airflow_guard.core.decisions import UNFINISHED, Situation, situation_of
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, KeySpace
-from airflow_guard.core.states import FollowUp, Phase, State
+from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import aliases, dialects
 from airflow_guard.store.changes import describe
-from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.rows import ledger_row
+from airflow_guard.store.situations import constant, situations
 from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:
@@ -34,6 +34,11 @@ _ORDER = (
     Situation.IN_DOUBT, Situation.FOLLOW_UP_OPEN, Situation.REJECTED, Situation.FAILED, Situation.ABANDONED,
     Situation.RUNNING, Situation.FOLLOW_UP_RUNNING, Situation.DONE,
 )  # fmt: skip
+
+
+_FOLLOW_UPS = frozenset({Situation.FOLLOW_UP_OPEN, Situation.FOLLOW_UP_RUNNING})
+_PARTS = (UNFINISHED - _FOLLOW_UPS, _FOLLOW_UPS, frozenset({Situation.DONE}))
+"""What is read by one statement each, as each has an index of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,18 +138,20 @@ def keys(ledger: Ledger, selection: Selection) -> Listing:
     :raises LedgerUnavailable: the database is down (a retry helps).
     """
     wanted = selection.situations or frozenset(Situation)
-    found: list[Any] = []
 
     def read(connection: sa.Connection) -> list[Any]:
         where = _conditions(connection, ledger.database.tables, selection)
-        for part in (wanted & UNFINISHED, wanted - UNFINISHED):
-            room = selection.limit + 1 - len(found)
-            if part and room > 0:
-                found.extend(connection.execute(_select(ledger, where, part).limit(room)))
+        found: list[Any] = []
+        for part in _PARTS:
+            # Done keys are the many: they are read only for the room that is left.
+            room = selection.limit + 1 - (len(found) if Situation.DONE in part else 0)
+            if part & wanted and room > 0:
+                found.extend(connection.execute(_select(ledger, where, part & wanted).limit(room)))
         return found
 
-    rows = ledger.database.read(read)
-    return Listing(_views(ledger, rows[: selection.limit]), len(rows) > selection.limit)
+    views = _views(ledger, ledger.database.read(read))
+    views.sort(key=_place)
+    return Listing(views[: selection.limit], len(views) > selection.limit)
 
 
 def counts(ledger: Ledger, selection: Selection) -> dict[Situation, int]:
@@ -153,7 +160,7 @@ def counts(ledger: Ledger, selection: Selection) -> dict[Situation, int]:
     :raises LedgerUnavailable: the database is down (a retry helps).
     """
     tables = ledger.database.tables
-    stands = _stands(tables)
+    stands = situations(tables)
     which = sa.case(*((condition, situation.value) for situation, condition in stands.items()))
 
     def read(connection: sa.Connection) -> list[Any]:
@@ -267,42 +274,28 @@ def _joined(tables: Tables) -> sa.FromClause:
     return e.outerjoin(lease, lease.c.task_run_id == e.c.task_run_id)
 
 
-def _stands(tables: Tables) -> dict[Situation, sa.ColumnElement[bool]]:
-    """Return :func:`~airflow_guard.core.decisions.situation_of` as conditions."""
-    e = tables.execution
-    # Not "expires_at > now": without a lease that is NULL, and its negation too.
-    alive = sa.case((tables.lease.c.expires_at > utc_now(), 1), else_=0) == 1
-    in_progress, completed = e.c.state == State.IN_PROGRESS.value, e.c.state == State.COMPLETED.value
-    before = e.c.phase == Phase.NONE.value
-    pending = e.c.follow_up == FollowUp.PENDING.value
-    open_ = sa.or_(e.c.follow_up == FollowUp.FAILED.value, sa.and_(pending, sa.not_(alive)))
-    return {
-        Situation.RUNNING: sa.and_(in_progress, alive),
-        Situation.ABANDONED: sa.and_(in_progress, sa.not_(alive), before),
-        Situation.IN_DOUBT: sa.or_(
-            e.c.state == State.IN_DOUBT.value, sa.and_(in_progress, sa.not_(alive), sa.not_(before))
-        ),
-        Situation.FOLLOW_UP_RUNNING: sa.and_(completed, pending, alive),
-        Situation.FOLLOW_UP_OPEN: sa.and_(completed, open_),
-        Situation.DONE: sa.and_(completed, e.c.follow_up.in_([FollowUp.NONE.value, FollowUp.SETTLED.value])),
-        Situation.FAILED: e.c.state == State.FAILED.value,
-        Situation.REJECTED: e.c.state == State.REJECTED.value,
-    }
-
-
-def _select(ledger: Ledger, where: Sequence[sa.ColumnElement[bool]], part: Iterable[Situation]) -> Any:
+def _select(ledger: Ledger, where: Sequence[sa.ColumnElement[bool]], part: frozenset[Situation]) -> Any:
+    """Return the read of keys that stand so, in an order that an index has, or that few rows need."""
     tables = ledger.database.tables
-    e, stands = tables.execution, _stands(tables)
-    ranks = [(stands[situation], rank) for rank, situation in enumerate(_ORDER)]
-    part = set(part)
+    e, stands = tables.execution, situations(tables)
     conditions = [*where, sa.or_(*(stands[situation] for situation in _ORDER if situation in part))]
-    if part <= UNFINISHED:
-        # Said once more in the words of the partial index.
-        open_follow_ups = e.c.follow_up.in_([FollowUp.PENDING.value, FollowUp.FAILED.value])
-        conditions.append(sa.or_(e.c.state != State.COMPLETED.value, open_follow_ups))
-    order = [sa.case(*ranks)] if len(part) > 1 else []
-    newest = (e.c.business_date.desc(), e.c.key_namespace, e.c.operation, e.c.cycle, e.c.document)
-    return ledger.statements.read_where.where(*conditions).order_by(*order, *newest)
+    newest: list[sa.ColumnElement[Any]] = [
+        e.c.business_date.desc(),
+        e.c.key_namespace.desc(),
+        e.c.operation.desc(),
+    ]
+    if Situation.DONE not in part:
+        # Said once more in the words of the index of what is unfinished.
+        open_follow_ups = e.c.follow_up.in_([constant(FollowUp.PENDING), constant(FollowUp.FAILED)])
+        conditions.append(open_follow_ups if part <= _FOLLOW_UPS else e.c.state != constant(State.COMPLETED))
+        newest.insert(0, sa.case(*((stands[situation], rank) for rank, situation in enumerate(_ORDER))))
+    return ledger.statements.read_where.where(*conditions).order_by(*newest)
+
+
+def _place(view: KeyView) -> tuple[Any, ...]:
+    """Return where a key stands in a list: what wants attention first, then the newest business date."""
+    names = (view.key_namespace, view.operation, view.cycle, view.row.document or "")
+    return (_ORDER.index(view.situation), -view.business_date.toordinal(), *names)
 
 
 def _conditions(
@@ -349,7 +342,11 @@ def _dates(execution: sa.Table, dialect: str) -> sa.Select[Any]:
     MySQL and MariaDB step by themselves; the others are led from each date to the next.
     """
     if dialect == dialects.MYSQL:
-        return sa.select(execution.c.key_date).distinct().order_by(execution.c.key_date)
+        stepping = sa.select(execution.c.key_date).distinct().order_by(execution.c.key_date)
+        # Left to itself, MariaDB reads the whole index.
+        for name in ("mysql", "mariadb"):
+            stepping = stepping.with_hint(execution, "FORCE INDEX (PRIMARY)", name)
+        return stepping
     first = sa.select(sa.func.min(execution.c.key_date).label("d")).cte("dates", recursive=True)
     later = execution.alias("later")
     following = sa.select(sa.func.min(later.c.key_date)).where(later.c.key_date > first.c.d)

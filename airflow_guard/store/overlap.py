@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import date
+from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
 from airflow_guard.core.states import State
-from airflow_guard.store.database import LedgerDatabase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+
+    from airflow_guard.store.database import LedgerDatabase
 
 _SETTLED = (State.COMPLETED.value, State.IN_PROGRESS.value, State.IN_DOUBT.value, State.REJECTED.value)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.guard import LedgerRow, TaskIdentity
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store.task_runs import aware
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 def ledger_row(row: Any, people: Mapping[int, TaskIdentity]) -> LedgerRow:

@@ -6,18 +6,21 @@ checks the row count. Statements on keys come as :class:`ByKeys`: for one key, a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
-from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import dialects
 from airflow_guard.store.dialects import age_s, utc_now
-from airflow_guard.store.tables import Tables
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import date
+    from enum import StrEnum
+
+    from airflow_guard.store.tables import Tables
 
 CLAIM_ROWS = ("key_hash", "document", "idempotency_key", "fingerprint")
 CLAIM_SHARED = (
@@ -84,7 +87,9 @@ class Statements:
 
     def _in(self, state: State, *phases: Phase) -> sa.ColumnElement[bool]:
         e = self._e
-        return sa.and_(e.c.state == _constant(state), sa.or_(*(e.c.phase == _constant(phase) for phase in phases)))
+        return sa.and_(
+            e.c.state == _constant(state), sa.or_(*(e.c.phase == _constant(phase) for phase in phases))
+        )
 
     @staticmethod
     def _to(state: State, phase: Phase, **more: Any) -> dict[str, Any]:
@@ -206,7 +211,13 @@ class Statements:
         inside = [self._in(State.IN_PROGRESS, Phase.IN_TRANSACTION)] + ([own] if own is not None else [])
         self.complete_in_transaction = self._update(
             *inside,
-            **self._to(State.COMPLETED, Phase.DONE, error=sa.null(), begun_at=utc_now(), result=sa.bindparam("outcome")),
+            **self._to(
+                State.COMPLETED,
+                Phase.DONE,
+                error=sa.null(),
+                begun_at=utc_now(),
+                result=sa.bindparam("outcome"),
+            ),
         )
         """in_progress/in_transaction → completed. Last statement of a business transaction."""
 
@@ -303,14 +314,16 @@ class Statements:
         self.late_complete = self._update(
             sa.or_(doubt, refuted),
             **self._to(
-                State.COMPLETED, Phase.DONE, error=why, result=sa.bindparam("outcome"), follow_up=sa.bindparam("follow")
+                State.COMPLETED,
+                Phase.DONE,
+                error=why,
+                result=sa.bindparam("outcome"),
+                follow_up=sa.bindparam("follow"),
             ),
         )
         """in_doubt → completed, and failed (resolved as "did not happen", not yet claimed again) → completed."""
 
-        unanswered = sa.and_(
-            self._e.c.follow_up == _constant(FollowUp.NONE), self._e.c.result.is_(None)
-        )
+        unanswered = sa.and_(self._e.c.follow_up == _constant(FollowUp.NONE), self._e.c.result.is_(None))
         self.late_result = self._update(
             self._in(State.COMPLETED, Phase.DONE),
             unanswered,
@@ -349,7 +362,10 @@ class Statements:
             sa.and_(e.c.follow_up == _constant(FollowUp.PENDING), ~self._lease_lives()),
         )
         self.settle_follow_up = self._update(
-            e.c.state == _constant(State.COMPLETED), unsettled, follow_up=_constant(FollowUp.SETTLED), error=why
+            e.c.state == _constant(State.COMPLETED),
+            unsettled,
+            follow_up=_constant(FollowUp.SETTLED),
+            error=why,
         )
         """completed: follow-up failed, or pending with the lease over → settled."""
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.dialects import utc_after, utc_now
 from airflow_guard.store.events import storable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.store.database import LedgerDatabase
 
 COUNTS = ("documents", "executed", "replayed", "blocked", "rejected", "failed", "in_doubt", "waiting")
 
@@ -92,7 +95,9 @@ class TaskRuns:
 
         return self._db.write(work)
 
-    def close(self, task_run_id: int, outcome: str, counts: Mapping[str, int], error: str | None = None) -> None:
+    def close(
+        self, task_run_id: int, outcome: str, counts: Mapping[str, int], error: str | None = None
+    ) -> None:
         """Record how a try ended and end its lease at once, so that nobody waits for it."""
         values = {name: int(counts.get(name, 0)) for name in COUNTS}
 
@@ -176,7 +181,9 @@ class TaskRuns:
 
     def _new_lease(self) -> Any:
         return sa.insert(self._lease).values(
-            task_run_id=sa.bindparam("run"), expires_at=utc_after(sa.bindparam("seconds")), renewed_at=utc_now()
+            task_run_id=sa.bindparam("run"),
+            expires_at=utc_after(sa.bindparam("seconds")),
+            renewed_at=utc_now(),
         )
 
 

@@ -95,7 +95,9 @@ class Books:
             sa.MetaData(),
             sa.Column("id", sa.Integer, primary_key=True),
             sa.Column("dag_id", sa.String(250)),
-            sa.Column("document", sa.String(255).with_variant(sa.String(255, "utf8mb4_bin"), "mysql", "mariadb")),
+            sa.Column(
+                "document", sa.String(255).with_variant(sa.String(255, "utf8mb4_bin"), "mysql", "mariadb")
+            ),
         )
 
     def create_posting(self) -> None:
@@ -107,26 +109,53 @@ class Books:
     # -- running ------------------------------------------------------------------------------------------
 
     def task(
-        self, function: Callable[..., Any], *, operation: str = "post", run_id: str = RUN, run_type: str = "scheduled",
-        try_number: int = 1, task_id: str | None = None, day: date = DAY, cycle: str = "", deployment: str = "default",
-        host: str | None = None, run_after_at: datetime | None = None, resumed: int | None = None,
-        dag_task_ids: Collection[str] = (), documents: bool = True, **rules: Any,
-    ) -> GuardedTask:  # fmt: skip
+        self,
+        function: Callable[..., Any],
+        *,
+        operation: str = "post",
+        run_id: str = RUN,
+        run_type: str = "scheduled",
+        try_number: int = 1,
+        task_id: str | None = None,
+        day: date = DAY,
+        cycle: str = "",
+        deployment: str = "default",
+        host: str | None = None,
+        run_after_at: datetime | None = None,
+        resumed: int | None = None,
+        dag_task_ids: Collection[str] = (),
+        documents: bool = True,
+        **rules: Any,
+    ) -> GuardedTask:
         """Return a task try; ``rules`` are those of the specification."""
         spec = GuardSpec(**rules)
         verify = None if spec.database else spec.external.verify
         space = KeySpace(self.dag_id, operation, day, cycle, spec.once_per, deployment)
         identity = TaskIdentity(
-            self.dag_id, task_id or operation, run_id, -1, try_number, run_type,
-            run_after_at or datetime(2026, 2, 1, 6, tzinfo=UTC), host or socket.gethostname(), os.getpid(), datetime.now(UTC),
-        )  # fmt: skip
+            self.dag_id,
+            task_id or operation,
+            run_id,
+            try_number=try_number,
+            run_type=run_type,
+            run_after_at=run_after_at or datetime(2026, 2, 1, 6, tzinfo=UTC),
+            host=host or socket.gethostname(),
+            pid=os.getpid(),
+            started_at=datetime.now(UTC),
+        )
         return GuardedTask(
-            self.ledger, spec, TaskTry(identity, space, key_shape(space, documents=documents), spec.mode), Callee.of(function),
-            verify=Callee.of(verify) if verify else None, dag_task_ids={identity.task_id, *dag_task_ids}, resumed=resumed,
-        )  # fmt: skip
+            self.ledger,
+            spec,
+            TaskTry(identity, space, key_shape(space, documents=documents), spec.mode),
+            Callee.of(function),
+            verify=Callee.of(verify) if verify else None,
+            dag_task_ids={identity.task_id, *dag_task_ids},
+            resumed=resumed,
+        )
 
-    def run(self, function: Callable[..., Any], documents: Any = None, *, one: Any = None, **parameters: Any) -> Report:
-        """Run a task try over documents (a list, or a function that lists them), one, or the run as a whole."""
+    def run(
+        self, function: Callable[..., Any], documents: Any = None, *, one: Any = None, **parameters: Any
+    ) -> Report:
+        """Run a task try over documents (a list, or a function that lists them), one, or the whole run."""
         task = self.task(function, documents=documents is not None or one is not None, **parameters)
         listing = documents if documents is None or callable(documents) else lambda: documents
         return task.run(listing, one=one)
@@ -145,7 +174,11 @@ class Books:
 
     def posted(self) -> list[str]:
         """Return the documents of all business rows of this test."""
-        found = sa.select(self.posting.c.document).where(self.posting.c.dag_id == self.dag_id).order_by(self.posting.c.id)
+        found = (
+            sa.select(self.posting.c.document)
+            .where(self.posting.c.dag_id == self.dag_id)
+            .order_by(self.posting.c.id)
+        )
         with self.database.engine.connect() as connection:
             return list(connection.execute(found).scalars())
 
@@ -189,7 +222,11 @@ class Books:
         lease, run = self.database.tables.lease, self.database.tables.task_run
         tries = sa.select(run.c.id).where(run.c.dag_id == self.dag_id)
         mine = (tries if pid is None else tries.where(run.c.pid == pid)).scalar_subquery()
-        ends = sa.update(lease).where(lease.c.task_run_id.in_(mine)).values(expires_at=utc_after(sa.bindparam("seconds")))
+        ends = (
+            sa.update(lease)
+            .where(lease.c.task_run_id.in_(mine))
+            .values(expires_at=utc_after(sa.bindparam("seconds")))
+        )
         with self.database.engine.begin() as connection:
             connection.execute(ends, {"seconds": seconds})
 
@@ -201,7 +238,10 @@ class Books:
         """Let what a column of the executions tells lie so many seconds ago."""
         e = self.database.tables.execution
         names = columns or ("claimed_at", "begun_at", "first_begun_at", "last_sign_at")
-        ago = {name: sa.case((e.c[name].is_(None), sa.null()), else_=utc_after(sa.bindparam("seconds"))) for name in names}
+        ago = {
+            name: sa.case((e.c[name].is_(None), sa.null()), else_=utc_after(sa.bindparam("seconds")))
+            for name in names
+        }
         with self.database.engine.begin() as connection:
             connection.execute(
                 sa.update(e).where(e.c.key_namespace == self.dag_id).values(ago), {"seconds": -seconds}
@@ -211,11 +251,15 @@ class Books:
         """Let the last sign of life of all tries lie an hour ago."""
         self.shift(3600)
         tables = self.database.tables
-        mine = sa.select(tables.task_run.c.id).where(tables.task_run.c.dag_id == self.dag_id).scalar_subquery()
+        mine = (
+            sa.select(tables.task_run.c.id).where(tables.task_run.c.dag_id == self.dag_id).scalar_subquery()
+        )
         past = utc_after(sa.bindparam("seconds"))
         with self.database.engine.begin() as connection:
             ended = sa.update(tables.task_run).where(tables.task_run.c.dag_id == self.dag_id)
-            connection.execute(ended.where(tables.task_run.c.ended_at.is_not(None)).values(ended_at=past), {"seconds": -3600})
+            connection.execute(
+                ended.where(tables.task_run.c.ended_at.is_not(None)).values(ended_at=past), {"seconds": -3600}
+            )
             leases = sa.update(tables.lease).where(tables.lease.c.task_run_id.in_(mine))
             connection.execute(leases.values(renewed_at=past, expires_at=past), {"seconds": -3600})
 

@@ -22,7 +22,10 @@ _ledgers = pytest.StashKey[dict[str, "DatabaseUnderTest"]]()
 
 @pytest.fixture
 def books(
-    database_kind: DatabaseKind, database_server: DatabaseServer, request: pytest.FixtureRequest, tmp_path: Path
+    database_kind: DatabaseKind,
+    database_server: DatabaseServer,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
 ) -> Iterator[Books]:
     """A ledger that other tests use too, with a key namespace and a receiver for this test."""
     shared = request.session.stash.setdefault(_ledgers, {})

@@ -13,7 +13,7 @@ from tests.chaos.books import Books, Receiver, counts, failure
 from tests.processes import checkpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from airflow_guard.core.report import Report
 
@@ -33,56 +33,70 @@ def outcome(report: Report) -> dict[str, Any]:
     }
 
 
+class _Acts:
+    """The callables, with the places where they stop."""
+
+    def __init__(self, books: Books, holds: Mapping[str, Collection[str | None]]) -> None:
+        self._books = books
+        self._holds = holds
+
+    def stop(self, label: str, document: str | None) -> None:
+        if document in self._holds.get(label, ()):
+            checkpoint(label)
+
+    def receive(self, document: str | None, key: str) -> dict[str, Any]:
+        self.stop("inside", document)
+        self._books.receiver.call(document, key=key, pid=os.getpid())
+        self.stop("after", document)
+        return {"paid": document, "pid": os.getpid()}
+
+    def pay(self, document: str | None, idempotency_key: str) -> dict[str, Any]:
+        return self.receive(document, idempotency_key)
+
+    def window(self, document: str | None, idempotency_key: str, effect: Any) -> dict[str, Any]:
+        with effect:
+            result = self.receive(document, idempotency_key)
+        self.stop("behind", document)
+        return result
+
+    def send(self, documents: list[str], batch_id: str) -> dict[str, Any]:
+        for document in documents:
+            self.receive(document, batch_id)
+        return {"file": batch_id}
+
+    def post(self, document: str | None, connection: Any) -> dict[str, Any]:
+        self._books.post(document, connection)
+        self.stop("inside", document)
+        return {"posted": document, "pid": os.getpid()}
+
+
 def work(
-    url: str, dag_id: str, path: str, documents: Sequence[Any] | None, *, act: str = "pay",
-    hold_inside: Collection[str | None] = (), hold_after: Collection[str | None] = (),
-    hold_behind: Collection[str | None] = (), waits: bool = False, chunk: int | None = None, **parameters: Any,
-) -> dict[str, Any]:  # fmt: skip
+    url: str,
+    dag_id: str,
+    path: str,
+    documents: Sequence[Any] | None,
+    *,
+    act: str = "pay",
+    holds: Mapping[str, Collection[str | None]] | None = None,
+    waits: bool = False,
+    chunk: int | None = None,
+    **parameters: Any,
+) -> dict[str, Any]:
     """Run a task try over documents.
 
-    :param act: ``pay`` (outside), ``window`` (outside, in a window), ``send`` (a batch outside), ``post`` (in the
-        database).
-    :param hold_inside: documents at which it stops in the effect, before anything is sent: checkpoint "inside".
-    :param hold_after: those at which it stops after that, before the effect is left: "after".
-    :param hold_behind: those at which it stops behind the window: "behind".
-    :param waits: whether it looks again, as the operator does, until nothing is held by others.
+    :param act: ``pay`` (outside), ``window`` (outside, in a window), ``send`` (a batch outside), ``post`` (in
+        the database).
+    :param holds: documents at which it stops, by checkpoint: ``inside`` the effect, before anything is sent;
+        ``after`` that, before the effect is left; ``behind`` its window.
+    :param waits: whether it looks again, as the operator does, until nothing is held by others; it stops at
+        the checkpoint ``waits`` before each look.
     :param chunk: keys per claim.
     """
     logging.basicConfig(level=logging.WARNING)
     if chunk is not None:
         execution.CLAIM_CHUNK = chunk
     books = Books(url, dag_id, Receiver(path))
-
-    def stops(document: str | None, key: str | None = None) -> None:
-        if document in hold_inside:
-            checkpoint("inside")
-        books.receiver.call(document, key=key, pid=os.getpid())
-        if document in hold_after:
-            checkpoint("after")
-
-    def pay(document: str | None, idempotency_key: str) -> dict[str, Any]:
-        stops(document, idempotency_key)
-        return {"paid": document, "pid": os.getpid()}
-
-    def window(document: str | None, idempotency_key: str, effect: Any) -> dict[str, Any]:
-        with effect:
-            stops(document, idempotency_key)
-        if document in hold_behind:
-            checkpoint("behind")
-        return {"paid": document, "pid": os.getpid()}
-
-    def send(documents: list[str], batch_id: str) -> dict[str, Any]:
-        for document in documents:
-            stops(document, batch_id)
-        return {"file": batch_id}
-
-    def post(document: str | None, connection: Any) -> dict[str, Any]:
-        books.post(document, connection)
-        if document in hold_inside:
-            checkpoint("inside")
-        return {"posted": document, "pid": os.getpid()}
-
-    function = {"pay": pay, "window": window, "send": send, "post": post}[act]
+    function = getattr(_Acts(books, holds or {}), act)
     report = books.run(function, documents, **parameters)
     while waits and report.counts[Outcome.WAITING]:
         checkpoint("waits")

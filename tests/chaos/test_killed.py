@@ -60,9 +60,12 @@ def test_c03_four_processes_over_one_batch_one_of_them_killed_inside_a_document(
         order = random.Random(number).sample(documents, 100)
         workers.append(
             start(
-                order, host=f"{'old' if number < 2 else 'new'}-{number % 2}", chunk=10, waits=True,
-                hold_inside=["D-0050"],
-            )  # fmt: skip
+                order,
+                host=f"{'old' if number < 2 else 'new'}-{number % 2}",
+                chunk=10,
+                waits=True,
+                holds={"inside": ["D-0050"]},
+            )
         )
     killed = standing_at(workers, "inside")
     killed.kill()
@@ -87,9 +90,11 @@ def test_c03_four_processes_over_one_batch_one_of_them_killed_inside_a_document(
 
 
 @ONE_OF_EACH
-def test_c15_a_worker_killed_at_one_document_of_a_thousand(books: Books, start: Callable[..., Worker]) -> None:
+def test_c15_a_worker_killed_at_one_document_of_a_thousand(
+    books: Books, start: Callable[..., Worker]
+) -> None:
     documents = numbered(1000)
-    worker = start(documents, hold_inside=["D-0700"])
+    worker = start(documents, holds={"inside": ["D-0700"]})
     worker.wait_for("inside")
     worker.kill()
     books.expire_leases()
@@ -100,8 +105,10 @@ def test_c15_a_worker_killed_at_one_document_of_a_thousand(books: Books, start: 
 
 
 @ONE_OF_EACH
-def test_c27_killed_in_the_callable_and_resolved_by_a_person(books: Books, start: Callable[..., Worker]) -> None:
-    worker = start(["A", "B"], hold_inside=["B"], hold_after=["A"], max_workers=2)
+def test_c27_killed_in_the_callable_and_resolved_by_a_person(
+    books: Books, start: Callable[..., Worker]
+) -> None:
+    worker = start(["A", "B"], holds={"inside": ["B"], "after": ["A"]}, max_workers=2)
     worker.wait_for("inside")
     worker.wait_for("after")
     worker.kill()
@@ -140,7 +147,7 @@ def test_c27_killed_in_the_callable_and_resolved_by_a_person(books: Books, start
 
 @ONE_OF_EACH
 def test_killed_inside_and_behind_the_window_at_once(books: Books, start: Callable[..., Worker]) -> None:
-    worker = start(["A", "B"], act="window", hold_inside=["A"], hold_behind=["B"], max_workers=2)
+    worker = start(["A", "B"], act="window", holds={"inside": ["A"], "behind": ["B"]}, max_workers=2)
     worker.wait_for("inside")
     worker.wait_for("behind")
     worker.kill()
@@ -164,7 +171,7 @@ def test_a_batch_killed_in_its_window_is_repeated_as_the_same_batch(
 ) -> None:
     """Of three batches the second is cut off after one of its documents; then the listing is another one."""
     rules: dict[str, Any] = {"call_per": "batch", "batch_size": 3}
-    worker = start(numbered(9), act="send", hold_inside=["D-0005"], **rules)
+    worker = start(numbered(9), act="send", holds={"inside": ["D-0005"]}, **rules)
     worker.wait_for("inside")
     worker.kill()
     books.expire_leases()
@@ -181,7 +188,19 @@ def test_a_batch_killed_in_its_window_is_repeated_as_the_same_batch(
         for document in documents:
             books.receiver.call(document, key=batch_id, again=True)
 
-    listed = ["N-1", "D-0009", "D-0006", "N-2", "D-0001", "D-0005", "D-0008", "D-0004", "D-0002", "D-0003", "D-0007"]
+    listed = [
+        "N-1",
+        "D-0009",
+        "D-0006",
+        "N-2",
+        "D-0001",
+        "D-0005",
+        "D-0008",
+        "D-0004",
+        "D-0002",
+        "D-0003",
+        "D-0007",
+    ]
     effect = External(verify=verify, settle_after=timedelta(0))
     without = [document for document in listed if document != "D-0005"]
     incomplete = books.run(send, without, try_number=2, side_effect=effect, **rules)
@@ -201,7 +220,7 @@ def test_a_batch_killed_in_its_window_is_repeated_as_the_same_batch(
 def test_killed_in_its_transaction_leaves_no_rows_and_is_taken_over(
     books: Books, start: Callable[..., Worker]
 ) -> None:
-    worker = start(["A", "B", "C"], act="post", hold_inside=["B"], side_effect=DATABASE)
+    worker = start(["A", "B", "C"], act="post", holds={"inside": ["B"]}, side_effect=DATABASE)
     worker.wait_for("inside")
     worker.kill()
     books.expire_leases()
@@ -213,14 +232,14 @@ def test_killed_in_its_transaction_leaves_no_rows_and_is_taken_over(
 
 
 @ONE_OF_EACH
-def test_a_crash_of_the_test_ledger_leaves_what_a_kill_leaves(books: Books, start: Callable[..., Worker]) -> None:
-    """``airflow_guard.testing`` lets a process die without killing it: the ledger must not know the difference."""
+def test_a_crash_of_the_test_ledger_leaves_what_a_kill_leaves(
+    books: Books, start: Callable[..., Worker]
+) -> None:
+    """``airflow_guard.testing`` lets a process die without killing it. The ledger shows the same."""
     from airflow_guard.testing import TestLedger
 
-    worker = start(
-        ["inside", "after", "behind"], act="window", hold_inside=["inside"], hold_after=["after"],
-        hold_behind=["behind"], max_workers=3,
-    )  # fmt: skip
+    holds = {"inside": ["inside"], "after": ["after"], "behind": ["behind"]}
+    worker = start(["inside", "after", "behind"], act="window", holds=holds, max_workers=3)
     for label in ("inside", "after", "behind"):
         worker.wait_for(label)
     worker.kill()
@@ -235,7 +254,9 @@ def test_a_crash_of_the_test_ledger_leaves_what_a_kill_leaves(books: Books, star
             ledger.crash(pay, at=at, document=document)
             row = ledger.row(document)
             assert row is not None
-            assert (row.state, row.phase, row.follow_up, row.attempt, row.result, row.error) == killed[document]
+            assert (row.state, row.phase, row.follow_up, row.attempt, row.result, row.error) == killed[
+                document
+            ]
             assert not row.lease_over
     assert killed["inside"][:2] == (State.IN_PROGRESS, Phase.BEGUN)
 

@@ -1,4 +1,4 @@
-"""Two attempts of one key at the same time: one that is slow, stopped or thought dead, and one that starts beside it."""
+"""Two attempts of one key at the same time: one that is slow, stopped or thought dead, and another."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def start(start_worker: Callable[..., Worker], books: Books) -> Callable[..., Wo
 
 def test_c01_the_same_try_delivered_twice(books: Books, start: Callable[..., Worker]) -> None:
     """Run, task, map index and try number are identical; only the owner token tells the two apart."""
-    first = start(["K"], hold_inside=["K"])
+    first = start(["K"], holds={"inside": ["K"]})
     first.wait_for("inside")
     token = books.row("K").owner_token
 
@@ -71,7 +71,7 @@ def test_c01_the_same_try_delivered_twice(books: Books, start: Callable[..., Wor
 def test_r01_a_second_try_beside_a_first_that_outlives_its_lease_ends_with_its_result(
     books: Books, start: Callable[..., Worker]
 ) -> None:
-    first = start(["K"], hold_inside=["K"], lease=LEASE)
+    first = start(["K"], holds={"inside": ["K"]}, lease=LEASE)
     first.wait_for("inside")
     second = start(["K"], try_number=2, waits=True, lease=LEASE)
     second.wait_for("waits")  # it has looked once
@@ -92,9 +92,11 @@ def test_r01_a_second_try_beside_a_first_that_outlives_its_lease_ends_with_its_r
 
 
 @databases("sqlite", "postgres_embedded", "mariadb")
-def test_a_transaction_longer_than_the_lease_is_not_taken_over(books: Books, start: Callable[..., Worker]) -> None:
+def test_a_transaction_longer_than_the_lease_is_not_taken_over(
+    books: Books, start: Callable[..., Worker]
+) -> None:
     """On SQLite the lease cannot even be renewed meanwhile; the transaction itself keeps others out."""
-    first = start(["K"], act="post", hold_inside=["K"], lease=LEASE, side_effect=DATABASE)
+    first = start(["K"], act="post", holds={"inside": ["K"]}, lease=LEASE, side_effect=DATABASE)
     first.wait_for("inside")
     longer_than_the_lease(books)
     if books.database.dialect == "sqlite":
@@ -115,7 +117,9 @@ def longer_than_the_lease(books: Books) -> None:
     """Wait until the lease that the first try began with is over by the database's clock."""
     run = books.database.tables.task_run
     age = sa.select(age_s(sa.func.min(run.c.started_at))).where(run.c.dag_id == books.dag_id)
-    while books.database.read(lambda connection: connection.execute(age).scalar_one()) <= LEASE.total_seconds():
+    while (
+        books.database.read(lambda connection: connection.execute(age).scalar_one()) <= LEASE.total_seconds()
+    ):
         threading.Event().wait(0.1)
 
 
@@ -124,7 +128,7 @@ def test_a_stopped_process_loses_what_it_had_not_begun_and_keeps_what_it_had(
     books: Books, start: Callable[..., Worker], act: str
 ) -> None:
     documents = ["begun", "free-1", "free-2"]
-    first = start(documents, act=act, hold_inside=["begun"])
+    first = start(documents, act=act, holds={"inside": ["begun"]})
     first.wait_for("inside")
     first.pause()
     books.expire_leases()
@@ -143,7 +147,7 @@ def test_a_stopped_process_loses_what_it_had_not_begun_and_keeps_what_it_had(
     row = books.row("begun")
     assert (row.state, row.attempt) == (State.COMPLETED, 1)
     assert [event.key_hash for event in books.events("late_report")] == [row.key_hash]
-    
+
     assert counts(books.run(books.pay, documents, try_number=3)) == {"replayed": 3}
 
 
@@ -151,7 +155,7 @@ def test_a_stopped_process_whose_document_was_said_not_to_have_happened(
     books: Books, start: Callable[..., Worker]
 ) -> None:
     """A person was wrong, or the call went out after the question: it is told, not hidden."""
-    first = start(["K"], hold_inside=["K"])
+    first = start(["K"], holds={"inside": ["K"]})
     first.wait_for("inside")
     first.pause()
     books.expire_leases()
@@ -162,7 +166,7 @@ def test_a_stopped_process_whose_document_was_said_not_to_have_happened(
     first.release("inside")
     result = first.result()
     assert result["counts"] == {"in_doubt": 1}
-    
+
     assert "may have happened twice" in result["message"]
     calls = books.receiver.calls()
     assert len(calls) == 2

@@ -83,7 +83,11 @@ def reject(key: Key, index: int, turn: int) -> bool:
 def expire(key: Key, token: str) -> bool:
     """Mark what was judged in doubt, if it is there still and its lease is over."""
     row = key.read()
-    return row is not None and row.owner_token == token and key.ledger.expire(SPACE.key_date, [row], "actor") == 1
+    return (
+        row is not None
+        and row.owner_token == token
+        and key.ledger.expire(SPACE.key_date, [row], "actor") == 1
+    )
 
 
 def resolve(key: Key, token: str, decision: str) -> bool:
@@ -123,7 +127,9 @@ class TaskTry:
     :param turns: how often it looks again after something changed under its hands.
     """
 
-    def __init__(self, *, verify: bool = True, ends: Sequence[str] = tuple(EFFECT_ENDS), turns: int = 2) -> None:
+    def __init__(
+        self, *, verify: bool = True, ends: Sequence[str] = tuple(EFFECT_ENDS), turns: int = 2
+    ) -> None:
         self._verify, self._ends, self._turns = verify, ends, turns
 
     def start(self) -> At:

@@ -18,7 +18,6 @@ import sqlalchemy as sa
 
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import Ownership
-from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, documents_of
 
 if TYPE_CHECKING:
@@ -26,10 +25,21 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.documents import Document
     from airflow_guard.core.guard import LedgerRow
+    from airflow_guard.store.ledger import Ledger
 
 _keys = itertools.count(1)
 LONG_AGO, FAR_OFF = datetime(2001, 1, 1, tzinfo=UTC), datetime(2101, 1, 1, tzinfo=UTC)
-COPIED = ("state", "phase", "follow_up", "attempt", "generation", "owner_token", "result", "error", "batch_id")
+COPIED = (
+    "state",
+    "phase",
+    "follow_up",
+    "attempt",
+    "generation",
+    "owner_token",
+    "result",
+    "error",
+    "batch_id",
+)
 INSTANTS = ("begun_at", "first_begun_at", "last_sign_at")
 LEASES = 5
 
@@ -224,7 +234,9 @@ class Explorer:
         while open_worlds:
             world, schedule = open_worlds.pop()
             moves = [
-                (index, move) for index, program in enumerate(self.programs) for move in program.moves(world, index)
+                (index, move)
+                for index, program in enumerate(self.programs)
+                for move in program.moves(world, index)
             ]
             self._examine(world, schedule, end=not moves)
             for index, move in moves:
@@ -252,7 +264,9 @@ class Explorer:
         key = self.bench.lay_out(world)
         for index, move in schedule:
             step = self.programs[index].step
-            after = step(lambda name, *arguments: self.bench.make_at(key, name, arguments), world, index, move)
+            after = step(
+                lambda name, *arguments: self.bench.make_at(key, name, arguments), world, index, move
+            )
             if after.over != world.over:
                 self.bench.set_leases(key, after.over)
             world = after._replace(row=self.bench.row_of(key))

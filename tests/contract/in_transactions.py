@@ -199,7 +199,9 @@ class LiveExplorer:
                 assert posted == 1, "completed without a posting"
             else:
                 assert verdict is Verdict.DOUBT, f"the key is lost: {verdict}"
-                assert any(move == "commits by itself" for _, move in schedule), "in doubt, and nobody committed"
+                assert any(move == "commits by itself" for _, move in schedule), (
+                    "in doubt, and nobody committed"
+                )
         except AssertionError as broken:
             steps = "\n".join(f"  actor {index}: {move}" for index, move in schedule)
             raise Violation(f"{broken}\nafter\n{steps}\nat {SPACE.describe(key.document.name)}") from broken

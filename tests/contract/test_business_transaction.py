@@ -167,7 +167,11 @@ def driver_commit(connection: sa.Connection) -> None:
 )
 @pytest.mark.parametrize("then", ["nothing", "more", "error"])
 def test_a_commit_past_the_refusal_is_seen_and_is_in_doubt(
-    shared_ledger: Ledger, space: KeySpace, posted: Callable[[str], int], end: Callable[..., object], then: str
+    shared_ledger: Ledger,
+    space: KeySpace,
+    posted: Callable[[str], int],
+    end: Callable[..., object],
+    then: str,
 ) -> None:
     def commits(connection: sa.Connection) -> None:
         post(connection)
@@ -254,7 +258,9 @@ def test_an_error_that_the_callable_swallows_is_named(
 def cut(ledger: Ledger, connection: sa.Connection) -> None:
     """End the session of a connection from the server's side."""
     postgres = ledger.database.dialect == "postgresql"
-    mine = connection.exec_driver_sql("SELECT pg_backend_pid()" if postgres else "SELECT connection_id()").scalar_one()
+    mine = connection.exec_driver_sql(
+        "SELECT pg_backend_pid()" if postgres else "SELECT connection_id()"
+    ).scalar_one()
     with ledger.database.engine.connect() as other:
         other.exec_driver_sql(f"SELECT pg_terminate_backend({mine}, 5000)" if postgres else f"KILL {mine}")
 

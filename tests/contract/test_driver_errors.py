@@ -31,7 +31,9 @@ class DriverError(Exception):
         self.sqlstate = sqlstate
 
 
-def error(*arguments: Any, code: str | None = None, kind: type[sa.exc.DBAPIError] = sa.exc.OperationalError) -> Any:
+def error(
+    *arguments: Any, code: str | None = None, kind: type[sa.exc.DBAPIError] = sa.exc.OperationalError
+) -> Any:
     original = DriverError(arguments[0], code) if code else Exception(*arguments)
     return kind("SELECT 1", {}, original)
 
@@ -63,7 +65,10 @@ def meaning(given: Exception) -> Exception:
         (error("cannot execute UPDATE in a read-only transaction", code="25006"), LedgerUnavailable),
         (error(2013, "Lost connection to MySQL server during query"), LedgerUnavailable),
         (error(2003, "Can't connect to MySQL server"), LedgerUnavailable),
-        (error(1203, "User already has more than 'max_user_connections' active connections"), LedgerUnavailable),
+        (
+            error(1203, "User already has more than 'max_user_connections' active connections"),
+            LedgerUnavailable,
+        ),
         (error("unable to open database file"), LedgerUnavailable),
         (error('relation "guard_execution" does not exist', code="42P01"), LedgerNotMigrated),
         (error(1146, "Table 'x.guard_execution' doesn't exist"), LedgerNotMigrated),
@@ -79,7 +84,12 @@ def test_each_error_gets_its_meaning(given: Exception, expected: type[LedgerErro
 
 @pytest.mark.parametrize(
     "text",
-    ["Failing row contains (S-1, database is locked)", "no such table: chair", "Key (document)=(busy road 7)", "connection 7"],
+    [
+        "Failing row contains (S-1, database is locked)",
+        "no such table: chair",
+        "Key (document)=(busy road 7)",
+        "connection 7",
+    ],
 )
 def test_the_text_of_a_document_gives_an_error_no_other_meaning(text: str) -> None:
     given = error(text, code="23514", kind=sa.exc.IntegrityError)

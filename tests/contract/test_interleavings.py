@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.store.statements import ByKeys
 from tests.contract import acting
 from tests.contract.acting import OPERATIONS, Lease, Person, TaskTry, keeps_the_promise, never_twice
 from tests.contract.attempts import SPACE, events_of, new_ledger
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.statements import ByKeys
     from tests.contract.exploring import Program
     from tests.databases import DatabaseKind, DatabaseUnderTest
 
@@ -57,7 +57,9 @@ def test_no_interleaving_executes_twice_or_loses_a_key(
     ledger: Ledger, scenario: str, database_kind: DatabaseKind
 ) -> None:
     if scenario in LONG.get(database_kind, ()):
-        pytest.skip(f"{scenario}: the calls that it makes on {database_kind} are those of the other scenarios")
+        pytest.skip(
+            f"{scenario}: the calls that it makes on {database_kind} are those of the other scenarios"
+        )
     explorer = Explorer(Bench(ledger, OPERATIONS), SCENARIOS[scenario](), keeps_the_promise).explore()
     assert len(explorer.ends) > 80
     # Both ways to end an effect that somebody else has settled meanwhile were really there.
@@ -80,7 +82,11 @@ def test_no_interleaving_executes_twice_or_loses_a_key(
 def without_fencing(ledger: Ledger) -> None:
     """A begin that does not ask whose key it is."""
     e, s = ledger.database.tables.execution, ledger.statements
-    anybody = sa.update(e).where(e.c.state == "in_progress", e.c.phase == "none").values(phase="begun", begun_at=MOMENT)
+    anybody = (
+        sa.update(e)
+        .where(e.c.state == "in_progress", e.c.phase == "none")
+        .values(phase="begun", begun_at=MOMENT)
+    )
     s.begin = by_keys(s, anybody)
 
 

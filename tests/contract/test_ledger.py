@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
@@ -11,11 +11,13 @@ import sqlalchemy as sa
 from airflow_guard.core.documents import DocumentReader
 from airflow_guard.core.errors import OwnershipLost
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
-from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store.changes import Ownership
-from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import Attempt, attempt, documents_of, events_of, opened
+
+if TYPE_CHECKING:
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.store.ledger import Ledger
 
 ASKING = Asking(TaskIdentity("statements", "post", "manual__1"), "default")
 

@@ -51,7 +51,9 @@ def take(one: Attempt) -> set[str]:
 
 
 @pytest.mark.parametrize("in_seconds", [3600, 30.5])
-def test_a_lease_that_is_not_over_is_respected(shared_ledger: Ledger, space: KeySpace, in_seconds: float) -> None:
+def test_a_lease_that_is_not_over_is_respected(
+    shared_ledger: Ledger, space: KeySpace, in_seconds: float
+) -> None:
     one = attempt(shared_ledger, space=space)
     expires(one, in_seconds)
     assert verdict(one) is Verdict.ELSEWHERE
@@ -59,7 +61,9 @@ def test_a_lease_that_is_not_over_is_respected(shared_ledger: Ledger, space: Key
 
 
 @pytest.mark.parametrize("in_seconds", [0, -0.001, -30.5, -3600])
-def test_a_lease_is_over_at_its_last_moment(shared_ledger: Ledger, space: KeySpace, in_seconds: float) -> None:
+def test_a_lease_is_over_at_its_last_moment(
+    shared_ledger: Ledger, space: KeySpace, in_seconds: float
+) -> None:
     one = attempt(shared_ledger, space=space)
     expires(one, in_seconds)
     assert verdict(one) is Verdict.TAKE_OVER
@@ -71,7 +75,10 @@ def test_a_lease_is_over_at_its_last_moment(shared_ledger: Ledger, space: KeySpa
 def test_a_lease_is_over_at_its_last_microsecond_and_not_before(database: DatabaseUnderTest) -> None:
     """There, a session's clock can be made to stand still."""
     new_ledger(database.url).database.dispose()
-    for standing, expected in [("1893456000.000001", Verdict.ELSEWHERE), ("1893456000.000002", Verdict.TAKE_OVER)]:
+    for standing, expected in [
+        ("1893456000.000001", Verdict.ELSEWHERE),
+        ("1893456000.000002", Verdict.TAKE_OVER),
+    ]:
         url = sa.make_url(database.url).update_query_dict({"init_command": f"SET timestamp = {standing}"})
         ledger = Ledger(LedgerDatabase(url))
         one = attempt(ledger, f"S-{standing}")
@@ -140,7 +147,11 @@ def test_a_worker_whose_clock_is_hours_off_sees_what_the_database_sees(
     attempt(ledger, "over").die()
     workers = {}
     for hours in (HOURS, -HOURS):
-        env = {"LD_PRELOAD": str(LIBFAKETIME), "FAKETIME": f"{hours:+d}h", "FAKETIME_DONT_FAKE_MONOTONIC": "1"}
+        env = {
+            "LD_PRELOAD": str(LIBFAKETIME),
+            "FAKETIME": f"{hours:+d}h",
+            "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        }
         workers[hours] = start_worker(look_and_claim, url=database.url, env=env, new=f"{hours} hours off")
     for hours, worker in workers.items():
         seen = worker.result()

@@ -60,9 +60,7 @@ def wait_until_blocked(ledger: Ledger, sessions: int = 1) -> None:
     """Return when so many sessions of this database wait for a lock."""
     if ledger.database.dialect == "postgresql":
         # The view shows this session's own database; other suites have databases of their own.
-        waiting = (
-            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-        )
+        waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
     else:
         waiting = (
             "SELECT count(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p "
@@ -162,7 +160,9 @@ def test_a_key_that_another_session_is_inserting_counts_as_in_progress_elsewhere
 
 
 @databases(*SERVERS)
-def test_a_locked_key_is_not_waited_for_and_the_others_are_claimed(shared_ledger: Ledger, space: KeySpace) -> None:
+def test_a_locked_key_is_not_waited_for_and_the_others_are_claimed(
+    shared_ledger: Ledger, space: KeySpace
+) -> None:
     one = attempt(shared_ledger, "a", "b", space=space).die()
     with stepped(shared_ledger) as held:
         shared_ledger.statements.lock.run(held, space.key_date, one.hashes[:1]).all()
@@ -187,7 +187,9 @@ def test_an_attempt_that_renews_while_it_is_taken_over_stays_and_nothing_else_is
 ) -> None:
     """Its row was found claimable and locked, and then its lease lived again."""
     one, dead = attempt(shared_ledger, "a", space=space).die(), attempt(shared_ledger, "b", space=space).die()
-    renewed = AfterALock(shared_ledger.statements.take, lambda: shared_ledger.runs.renew(one.own.task_run_id, 60))
+    renewed = AfterALock(
+        shared_ledger.statements.take, lambda: shared_ledger.runs.renew(one.own.task_run_id, 60)
+    )
     monkeypatch.setattr(shared_ledger.statements, "take", renewed)
     won = shared_ledger.claim(owner(shared_ledger, space), space, [], [*one.documents, *dead.documents])
     assert set(won) == set(dead.hashes)
@@ -243,8 +245,13 @@ def strict_ledger(
     ledger = Ledger(LedgerDatabase(strict(database, request.param)))
     with ledger.database.business_engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE posting (name VARCHAR(40))")
-        variable = "@@tx_isolation" if database.kind == "mariadb" else "current_setting('transaction_isolation')"
-        assert connection.exec_driver_sql(f"SELECT {variable}").scalar_one().upper().replace("-", " ") == request.param
+        variable = (
+            "@@tx_isolation" if database.kind == "mariadb" else "current_setting('transaction_isolation')"
+        )
+        assert (
+            connection.exec_driver_sql(f"SELECT {variable}").scalar_one().upper().replace("-", " ")
+            == request.param
+        )
     yield ledger
     ledger.database.dispose()
 
@@ -280,7 +287,9 @@ def test_on_a_strict_server_a_claim_sees_what_others_commit_while_it_waits(stric
 
 
 @databases(*SERVERS)
-def test_on_a_strict_server_a_business_transaction_that_comes_late_is_told_to_try_again(strict_ledger: Ledger) -> None:
+def test_on_a_strict_server_a_business_transaction_that_comes_late_is_told_to_try_again(
+    strict_ledger: Ledger,
+) -> None:
     """Its key is taken over while it waits for the row: a serialisation failure there, a lost key here."""
     ledger = strict_ledger
     one = attempt(ledger, "a").die()
@@ -302,7 +311,9 @@ def test_on_a_strict_server_a_business_transaction_that_comes_late_is_told_to_tr
 
 
 @databases(*POSTGRES)
-def test_a_commit_that_fails_to_serialise_is_rolled_back_and_told_to_try_again(database: DatabaseUnderTest) -> None:
+def test_a_commit_that_fails_to_serialise_is_rolled_back_and_told_to_try_again(
+    database: DatabaseUnderTest,
+) -> None:
     new_ledger(database.url).database.dispose()
     ledger = Ledger(LedgerDatabase(strict(database, "SERIALIZABLE")))
     with ledger.database.engine.begin() as connection:

@@ -12,11 +12,11 @@ from airflow_guard.core.keys import KeySpace, normalise_document
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.events import AuditEvent
-from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, Attempt, attempt, documents_of, events_of, new_ledger, opened
 from tests.databases import databases
 
 if TYPE_CHECKING:
+    from airflow_guard.store.ledger import Ledger
     from tests.databases import DatabaseUnderTest
 
 EMOJI = "🧾" * 255
@@ -29,7 +29,15 @@ HOSTILE = [
     "<script>alert(1)</script>",
     "ＡＢＣ ﷽ ñ ß İ ı",  # noqa: RUF001
 ]
-ERRORS = ["boom 🧾", "NUL \x00 inside", "lone surrogate \ud800", "x" * 100_000, "%s :why {}", "\u2028\u202e", ""]
+ERRORS = [
+    "boom 🧾",
+    "NUL \x00 inside",
+    "lone surrogate \ud800",
+    "x" * 100_000,
+    "%s :why {}",
+    "\u2028\u202e",
+    "",
+]
 
 
 def count(ledger: Ledger) -> int:
@@ -49,8 +57,12 @@ def test_c33_a_document_that_looks_like_sql_is_stored_literally(
     assert count(shared_ledger) == before + 1
 
 
-def test_c33_names_and_reasons_that_look_like_sql_are_stored_literally(shared_ledger: Ledger, space: KeySpace) -> None:
-    hostile = replace(space, key_namespace=HOSTILE[0], operation=f"{HOSTILE[1]} {space.operation}", cycle=HOSTILE[2])
+def test_c33_names_and_reasons_that_look_like_sql_are_stored_literally(
+    shared_ledger: Ledger, space: KeySpace
+) -> None:
+    hostile = replace(
+        space, key_namespace=HOSTILE[0], operation=f"{HOSTILE[1]} {space.operation}", cycle=HOSTILE[2]
+    )
     one = attempt(shared_ledger, HOSTILE[3], space=hostile).begin().doubt(HOSTILE[0])
     assert one.row().error == HOSTILE[0]
     (event,) = events_of(shared_ledger, hostile.key_date, one.hashes[0])
@@ -61,7 +73,9 @@ def test_c33_names_and_reasons_that_look_like_sql_are_stored_literally(shared_le
 def test_c34_the_longest_names_with_emoji_are_claimed_completed_and_read_back(
     shared_ledger: Ledger, space: KeySpace
 ) -> None:
-    longest = replace(space, key_namespace="d" * 250, operation="🧾" * 250, cycle="é" * 100, deployment="ß" * 250)
+    longest = replace(
+        space, key_namespace="d" * 250, operation="🧾" * 250, cycle="é" * 100, deployment="ß" * 250
+    )
     one = attempt(shared_ledger, EMOJI, space=longest, dag_id="d" * 250, task_id="🧾" * 250, host="h" * 250)
     one.begin().complete('"ok"')
     row = one.row()
@@ -97,14 +111,18 @@ def test_c34_no_error_text_keeps_a_row_from_its_ending(
 
 
 @pytest.mark.parametrize("why", ERRORS)
-def test_c34_no_error_text_keeps_a_try_from_being_closed(shared_ledger: Ledger, space: KeySpace, why: str) -> None:
+def test_c34_no_error_text_keeps_a_try_from_being_closed(
+    shared_ledger: Ledger, space: KeySpace, why: str
+) -> None:
     one = attempt(shared_ledger, space=space)
     shared_ledger.runs.close(one.own.task_run_id, "failed", {}, why)
     assert one.row().lease_over
 
 
 @pytest.mark.parametrize("actor", ["a" * 250, "a" * 300, "\x00" * 250, "🧾" * 300, "\ud800" * 250])
-def test_no_name_of_an_actor_keeps_an_event_from_being_written(shared_ledger: Ledger, space: KeySpace, actor: str) -> None:
+def test_no_name_of_an_actor_keeps_an_event_from_being_written(
+    shared_ledger: Ledger, space: KeySpace, actor: str
+) -> None:
     run = opened(shared_ledger, space)
     own = Ownership.new(space.key_date, run, actor)
     documents = documents_of(space, "INV-1")
@@ -122,7 +140,9 @@ def test_every_text_of_an_event_is_made_storable(shared_ledger: Ledger, space: K
     assert stored.key_text.startswith("\\x00?🧾")
 
 
-def test_r17_every_database_keeps_apart_what_the_normaliser_keeps_apart(shared_ledger: Ledger, space: KeySpace) -> None:
+def test_r17_every_database_keeps_apart_what_the_normaliser_keeps_apart(
+    shared_ledger: Ledger, space: KeySpace
+) -> None:
     """The same matrix everywhere, whatever the collation."""
     listed = ["INV-1", "INV-1 ", " INV-1", "inv-1", "ÍNV-1", "I\u0301NV-1", "INV\u20111", "INV-01", "İNV-1"]
     names = [normalise_document(name) for name in listed]

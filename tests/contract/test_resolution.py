@@ -13,7 +13,6 @@ from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import resolution
 from airflow_guard.store.changes import Ownership
-from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.resolution import Judged, mark_doubt_expired, resolve_many
 from tests.contract.attempts import (
     DAY,
@@ -31,6 +30,7 @@ from tests.databases import databases
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from airflow_guard.store.ledger import Ledger
     from tests.databases import DatabaseUnderTest
 
 

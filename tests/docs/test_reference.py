@@ -210,7 +210,7 @@ def test_the_kinds_of_events_are_those_that_are_written() -> None:
 def kinds_in(module: ast.Module) -> set[str]:
     """Return the kinds of events in a module, as it gives them to ``AuditEvent`` or to what makes one."""
     kinds = set()
-    position = {"AuditEvent": 0, "_event": 0, "_record": 3}
+    position = {"AuditEvent": 0, "_event": 0, "record": 3}
     for node in ast.walk(module):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Business
 
-pytestmark = databases("sqlite", "postgres_embedded")
+pytestmark = databases("sqlite")
 
 MARCH_31 = datetime(2025, 3, 31, tzinfo=UTC)
 

@@ -35,7 +35,7 @@ def test_what_was_committed_survives_a_crash(server: EmbeddedPostgres) -> None:
     with engine.begin() as connection:
         connection.execute(sa.text("CREATE TABLE posting (amount NUMERIC)"))
         connection.execute(sa.text("INSERT INTO posting VALUES (10.00)"))
-    with pytest.raises(sa.exc.OperationalError), engine.begin() as connection:  # noqa: PT012
+    with pytest.raises(sa.exc.OperationalError), engine.begin() as connection:
         connection.execute(sa.text("INSERT INTO posting VALUES (99.00)"))
         server.restart("immediate")
         connection.execute(sa.text("SELECT 1"))

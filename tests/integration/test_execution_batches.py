@@ -66,18 +66,30 @@ def test_a_batch_in_doubt_is_verified_as_one_and_never_regrouped(books: Books, a
         return answer
 
     effect = External(verify=verify, settle_after=timedelta(0))
-    first = books.run(sending(books, TimeoutError(), sent=answer, fails_with="D-0005"), numbered(7), **BATCHES)
+    first = books.run(
+        sending(books, TimeoutError(), sent=answer, fails_with="D-0005"), numbered(7), **BATCHES
+    )
     assert counts(first) == {"executed": 4, "in_doubt": 3}
     members = {row.document: row.batch_id for row in books.rows() if row.state == "in_doubt"}
     assert sorted(members) == ["D-0004", "D-0005", "D-0006"]
     [batch_id] = set(members.values())
 
     # The listing has another order now, and a new document beside each old one.
-    listed = ["N-1", "D-0006", "N-2", "D-0001", "N-3", "D-0004", "N-4", "D-0002", "D-0005", "D-0003", "D-0007"]
+    listed = [
+        "N-1",
+        "D-0006",
+        "N-2",
+        "D-0001",
+        "N-3",
+        "D-0004",
+        "N-4",
+        "D-0002",
+        "D-0005",
+        "D-0003",
+        "D-0007",
+    ]
     second = books.run(sending(books), listed, try_number=2, side_effect=effect, **BATCHES)
-    assert counts(second) == (
-        {"replayed": 7, "executed": 4} if answer else {"replayed": 4, "executed": 7}
-    )
+    assert counts(second) == ({"replayed": 7, "executed": 4} if answer else {"replayed": 4, "executed": 7})
     assert [sorted(question["documents"]) for question in asked] == [sorted(members)]
     assert {question["batch"] for question in asked} == {question["key"] for question in asked} == {batch_id}
     assert sorted(batches(books)[batch_id]) == sorted(members)
@@ -122,7 +134,9 @@ def test_safe_errors_count_before_the_window_only(books: Books) -> None:
     first = books.run(send, numbered(3), side_effect=effect, **BATCHES)
     assert counts(first) == {"in_doubt": 3}
     assert isinstance(first.errors[0][1], InDoubt)
-    assert counts(books.run(sending(books, Refused(), sent=False), ["X"], side_effect=effect, **BATCHES)) == {"in_doubt": 1}
+    assert counts(books.run(sending(books, Refused(), sent=False), ["X"], side_effect=effect, **BATCHES)) == {
+        "in_doubt": 1
+    }
 
 
 def test_a_rejected_batch_is_rejected_together(books: Books) -> None:
@@ -134,7 +148,9 @@ def test_a_rejected_batch_is_rejected_together(books: Books) -> None:
 def test_a_member_that_is_not_listed_any_more_holds_the_batch(books: Books) -> None:
     effect = External(verify=lambda: False, settle_after=timedelta(0))
     books.run(sending(books, TimeoutError(), sent=False), numbered(3), side_effect=effect, **BATCHES)
-    report = books.run(sending(books), ["D-0001", "D-0003", "N-1"], try_number=2, side_effect=effect, **BATCHES)
+    report = books.run(
+        sending(books), ["D-0001", "D-0003", "N-1"], try_number=2, side_effect=effect, **BATCHES
+    )
     assert counts(report) == {"executed": 1, "blocked": 2}
     error = report.errors[0][1]
     assert isinstance(error, DocumentError)
@@ -220,7 +236,10 @@ def test_a_batch_of_which_a_part_is_gone_begins_nothing(books: Books) -> None:
     assert isinstance(report.errors[0][1], OwnershipLost)
     assert failure(report).retryable
     assert books.receiver.documents() == ["D-0002"]
-    assert counts(books.run(sending(books), numbered(3), try_number=3, **BATCHES)) == {"executed": 2, "replayed": 1}
+    assert counts(books.run(sending(books), numbered(3), try_number=3, **BATCHES)) == {
+        "executed": 2,
+        "replayed": 1,
+    }
     assert books.receiver.twice() == []
 
 
@@ -233,7 +252,9 @@ def test_documents_with_content_keep_their_payload_when_the_batch_is_repeated(bo
 
     rules = {**BATCHES, "document_key": "no"}
     books.run(send, mapped(numbered(3)), **rules)
-    assert counts(books.run(send, mapped(reversed(numbered(3)), "12.00"), try_number=2, **rules)) == {"executed": 3}
+    assert counts(books.run(send, mapped(reversed(numbered(3)), "12.00"), try_number=2, **rules)) == {
+        "executed": 3
+    }
     assert {call["amount"] for call in books.receiver.calls()} == {"12.00"}
     changed = books.run(send, mapped(numbered(3), "13.00"), try_number=3, **rules)
     assert counts(changed) == {"blocked": 3}

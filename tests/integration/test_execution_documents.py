@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 books = fixtures.books
 
 
-# -- many ------------------------------------------------------------------------------------------------------
+# -- many -----------------------------------------------------------------------------------------------
 
 
 def test_c15_a_retry_calls_only_the_document_that_failed(books: Books) -> None:
@@ -82,7 +82,9 @@ def post_many(url: str, dag_id: str, path: str, count: int) -> dict[str, Any]:
     def post(documents: list[dict[str, str]], connection: sa.Connection) -> int:
         return len(documents)
 
-    report = books.run(post, listing, document_key="no", call_per="batch", batch_size=500, side_effect=DATABASE)
+    report = books.run(
+        post, listing, document_key="no", call_per="batch", batch_size=500, side_effect=DATABASE
+    )
     return {"counts": counts(report), "grown": peaks[1] - peaks[0]}
 
 
@@ -96,16 +98,14 @@ def test_a_generator_of_many_documents_stays_in_bounded_memory(
     books: Books, start_worker: Callable[..., Worker]
 ) -> None:
     count = 100_000
-    child = start_worker(
-        post_many, url=books.url, dag_id=books.dag_id, path=books.receiver.path, count=count
-    )
+    child = start_worker(post_many, url=books.url, dag_id=books.dag_id, path=books.receiver.path, count=count)
     result = child.result(timeout_s=150)
     assert result["counts"] == {"executed": count}
     # The listing itself is 25 MB of text, and as much again as documents.
     assert result["grown"] < 12 * 1024 * 1024
 
 
-# -- awkward ---------------------------------------------------------------------------------------------------
+# -- awkward --------------------------------------------------------------------------------------------
 
 HOSTILE = "x'); DELETE FROM guard_execution;--"
 
@@ -128,7 +128,9 @@ def test_c34_the_longest_names_and_an_emoji_are_claimed_completed_and_read_back(
         assert counts(report) == {"executed": 2}, "equal in their first 254 characters: two keys"
         assert long.posted() == [base + "1", base + "2"]
         assert long.states() == {base + "1": "completed", base + "2": "completed"}
-        assert counts(long.run(long.post, [base + "2"], try_number=2, side_effect=DATABASE)) == {"replayed": 1}
+        assert counts(long.run(long.post, [base + "2"], try_number=2, side_effect=DATABASE)) == {
+            "replayed": 1
+        }
         too_long = long.run(long.post, [base + "12"], try_number=3, side_effect=DATABASE)
         assert isinstance(failure(too_long), DocumentError)
         assert len(long.posted()) == 2, "refused before the callable"
@@ -148,7 +150,9 @@ def test_c34_neighbouring_key_parts_do_not_run_into_each_other(books: Books) -> 
 
 
 @pytest.mark.parametrize("database", [True, False])
-def test_c34_awkward_text_in_the_error_does_not_keep_the_row_from_failed(books: Books, database: bool) -> None:
+def test_c34_awkward_text_in_the_error_does_not_keep_the_row_from_failed(
+    books: Books, database: bool
+) -> None:
     said = "🧾 \x00 \ud800 " + "é" * 10_000
 
     def fails(**given: Any) -> None:
@@ -198,7 +202,7 @@ def test_numbers_and_text_of_the_same_form_are_one_document(books: Books) -> Non
     assert books.receiver.documents() == ["7"]
 
 
-# -- repeated and contradicting --------------------------------------------------------------------------------
+# -- repeated and contradicting -------------------------------------------------------------------------
 
 
 def pay_amounts(books: Books) -> Any:
@@ -252,10 +256,12 @@ def test_a_repeated_document_that_is_held_elsewhere_is_not_called_done(books: Bo
     assert books.receiver.documents() == ["A"]
 
 
-# -- changed since ---------------------------------------------------------------------------------------------
+# -- changed since --------------------------------------------------------------------------------------
 
 
-def test_a_document_that_changed_since_is_neither_replayed_nor_executed_and_names_the_fields(books: Books) -> None:
+def test_a_document_that_changed_since_is_neither_replayed_nor_executed_and_names_the_fields(
+    books: Books,
+) -> None:
     books.run(pay_amounts(books), mapped(["A", "B"], "10.00"), document_key="no")
     later = [*mapped(["A"], "12.50"), *mapped(["B"], "10.00")]
     report = books.run(pay_amounts(books), later, document_key="no", try_number=2)
@@ -264,14 +270,19 @@ def test_a_document_that_changed_since_is_neither_replayed_nor_executed_and_name
     assert isinstance(error, ContentChanged)
     assert "changed: amount" in str(error)
     assert not failure(report).retryable
-    assert books.receiver.calls() == [{"document": "A", "amount": "10.00"}, {"document": "B", "amount": "10.00"}]
+    assert books.receiver.calls() == [
+        {"document": "A", "amount": "10.00"},
+        {"document": "B", "amount": "10.00"},
+    ]
     assert [event.kind for event in books.events()] == ["blocked"]
 
 
 def test_fields_that_do_not_matter_may_change(books: Books) -> None:
     rules: dict[str, Any] = {"document_key": "no", "fingerprint_fields": ("amount",)}
     books.run(pay_amounts(books), [{"no": "A", "amount": "1", "exported_at": "06:00"}], **rules)
-    again = books.run(pay_amounts(books), [{"no": "A", "amount": "1", "exported_at": "07:00"}], try_number=2, **rules)
+    again = books.run(
+        pay_amounts(books), [{"no": "A", "amount": "1", "exported_at": "07:00"}], try_number=2, **rules
+    )
     assert counts(again) == {"replayed": 1}
 
 
@@ -288,7 +299,7 @@ def test_a_document_that_failed_takes_the_content_of_its_next_attempt(books: Boo
     assert counts(books.run(pay, mapped(["A"], "10.00"), document_key="no", try_number=4)) == {"blocked": 1}
 
 
-# -- done before -----------------------------------------------------------------------------------------------
+# -- done before ----------------------------------------------------------------------------------------
 
 
 def test_the_whole_run_has_a_key_and_a_result(books: Books) -> None:
@@ -326,7 +337,9 @@ def test_no_documents_are_a_success_and_no_list_is_an_error(books: Books) -> Non
     assert books.receiver.calls() == []
 
 
-def test_a_listing_that_breaks_gives_back_what_it_had_not_begun(books: Books, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_that_breaks_gives_back_what_it_had_not_begun(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(execution, "CLAIM_CHUNK", 2)
 
     def listing() -> Iterator[str]:

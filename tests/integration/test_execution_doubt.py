@@ -1,4 +1,4 @@
-"""Keys in doubt: what ``verify``, a person, the receiver's memory and a late report make of them, in a whole run."""
+"""Keys in doubt: what ``verify``, a person and a late report make of them, in a whole run."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def verify(answer: Any, asked: list[Any] | None = None) -> External:
     return External(verify=ask, settle_after=MINUTES)
 
 
-# -- verify ----------------------------------------------------------------------------------------------------
+# -- verify ---------------------------------------------------------------------------------------------
 
 
 def test_verify_yes_completes_without_an_effect(books: Books) -> None:
@@ -119,7 +119,7 @@ def test_a_single_document_without_result_is_no_none(books: Books, caplog: pytes
     assert "no result is stored" in caplog.text
 
 
-# -- while the question is asked -------------------------------------------------------------------------------
+# -- while the question is asked ------------------------------------------------------------------------
 
 
 def test_a_late_report_beats_the_answer_of_verify(books: Books) -> None:
@@ -140,7 +140,9 @@ def test_a_late_report_beats_the_answer_of_verify(books: Books) -> None:
 
 
 @pytest.mark.parametrize("answer", [True, False])
-def test_an_attempt_that_comes_back_to_life_while_verify_is_asked_is_waited_for(books: Books, answer: bool) -> None:
+def test_an_attempt_that_comes_back_to_life_while_verify_is_asked_is_waited_for(
+    books: Books, answer: bool
+) -> None:
     """Its lease was over when the row was read; then its process went on and renewed it."""
 
     def revives(document: str) -> bool:
@@ -165,7 +167,7 @@ def test_an_attempt_that_comes_back_to_life_while_verify_is_asked_is_waited_for(
     assert books.receiver.documents() == ["A"]
 
 
-# -- while a key is claimed ------------------------------------------------------------------------------------
+# -- while a key is claimed -----------------------------------------------------------------------------
 
 
 class Overtaken(Ledger):
@@ -193,7 +195,7 @@ def overtaken(books: Books, other: Callable[[], Any]) -> Books:
 def test_a_key_that_fell_into_doubt_just_before_the_claim_is_not_lost(
     books: Books, answer: bool | None, call_per: str
 ) -> None:
-    """It is executed, replayed, held or waited for: never left out of the report and of the task's outcome."""
+    """It is executed, replayed, held or waited for: never left out of the report."""
     parameters: dict[str, Any] = {"call_per": call_per, "side_effect": External(
         verify=lambda: answer, settle_after=timedelta(0)
     )}  # fmt: skip
@@ -245,7 +247,7 @@ def test_a_key_that_another_attempt_holds_just_before_the_claim_is_waited_for(bo
 
 
 def test_an_effect_that_happened_after_a_no_is_told_as_possibly_twice(books: Books) -> None:
-    """The one thing that the ledger cannot prevent: the receiver's "no" was wrong. It is said, and kept as a conflict."""
+    """What the ledger cannot prevent: the receiver's "no" was wrong. It is said, and kept as a conflict."""
     wrong = External(verify=lambda: False, settle_after=timedelta(0))
 
     def pay(document: str) -> None:

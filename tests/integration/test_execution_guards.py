@@ -26,7 +26,7 @@ books = fixtures.books
 OTHER_RUN = "scheduled__2026-02-01"
 
 
-# -- in progress elsewhere -------------------------------------------------------------------------------------
+# -- in progress elsewhere ------------------------------------------------------------------------------
 
 
 def test_a_held_document_is_waited_for_and_names_its_holder(books: Books) -> None:
@@ -80,7 +80,7 @@ def test_a_try_that_goes_on_after_a_wait_counts_what_it_did_before(books: Books)
     assert [(row.try_number, row.outcome) for row in found] == [(1, "success"), (2, "success")]
 
 
-# -- whose key it is -------------------------------------------------------------------------------------------
+# -- whose key it is ------------------------------------------------------------------------------------
 
 
 def test_another_automatic_run_fails_whatever_the_state(books: Books) -> None:
@@ -145,7 +145,7 @@ def test_two_deployments_never_share_a_key_at_the_receiver(books: Books) -> None
     assert books.receiver.calls()[0]["key"] != space.hasher().idempotency_key(books.row("A").key_hash)
 
 
-# -- before the ledger kept watch ------------------------------------------------------------------------------
+# -- before the ledger kept watch -----------------------------------------------------------------------
 
 
 def test_dates_before_guarded_from_fail_before_the_callable(books: Books) -> None:
@@ -193,7 +193,7 @@ def test_a_later_try_is_fine_where_the_ledger_saw_the_run_or_its_time(books: Boo
     assert isinstance(failure(earlier), NotGuardedThen)
 
 
-# -- another shape ---------------------------------------------------------------------------------------------
+# -- another shape --------------------------------------------------------------------------------------
 
 
 def test_a_renamed_operation_does_not_make_history_look_undone(books: Books) -> None:
@@ -245,7 +245,7 @@ def test_a_new_cycle_documents_or_once_per_is_drift(books: Books, change: str) -
     assert len(books.receiver.calls()) == 1
 
 
-# -- observe, then enforce -------------------------------------------------------------------------------------
+# -- observe, then enforce ------------------------------------------------------------------------------
 
 
 def test_observe_always_calls_and_records_what_it_would_have_blocked(
@@ -321,7 +321,7 @@ def test_observe_calls_batches_too(books: Books, database: bool) -> None:
 
 
 def test_observe_repeats_what_failed_in_batches(books: Books) -> None:
-    """In observe mode nothing is held back, also where a member of an earlier batch is not listed any more."""
+    """Nothing is held back, also where a member of an earlier batch is not listed any more."""
     from airflow_guard.core.errors import NotExecuted
 
     def send(documents: list[str], attempt: int) -> None:

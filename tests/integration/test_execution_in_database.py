@@ -42,7 +42,7 @@ def driver(connection: sa.Connection) -> Any:
     return connection.connection.driver_connection
 
 
-# -- errors ----------------------------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------------
 
 
 class Timeout(BaseException):
@@ -61,7 +61,9 @@ def test_rows_and_result_are_there_together_and_replayed(books: Books) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [ValueError("no rate"), NotExecuted("closed"), ConnectionError("swift"), Timeout(), SystemExit(3)], ids=repr
+    "error",
+    [ValueError("no rate"), NotExecuted("closed"), ConnectionError("swift"), Timeout(), SystemExit(3)],
+    ids=repr,
 )
 def test_any_error_takes_the_rows_back_and_may_be_tried_again(books: Books, error: BaseException) -> None:
     def breaks(connection: sa.Connection) -> None:
@@ -100,7 +102,7 @@ def test_an_error_of_the_database_is_one_of_the_document(books: Books) -> None:
     assert counts(books.run(books.post, ["A", "B"], try_number=2, side_effect=DATABASE)) == {"executed": 2}
 
 
-# -- a callable that ends the transaction ----------------------------------------------------------------------
+# -- a callable that ends the transaction ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("method", ["commit", "rollback", "close", "detach", "invalidate"])
@@ -251,7 +253,7 @@ def test_an_error_that_the_callable_swallowed_is_named_and_nothing_stays(books: 
     assert books.states() == {"A": "failed"}
 
 
-# -- results ---------------------------------------------------------------------------------------------------
+# -- results --------------------------------------------------------------------------------------------
 
 
 def test_a_result_that_cannot_be_stored_takes_the_rows_back(books: Books) -> None:
@@ -264,7 +266,7 @@ def test_a_result_that_cannot_be_stored_takes_the_rows_back(books: Books) -> Non
     assert books.posted() == ["A"]
 
 
-# -- batches ---------------------------------------------------------------------------------------------------
+# -- batches --------------------------------------------------------------------------------------------
 
 
 def test_a_batch_is_one_transaction(books: Books) -> None:
@@ -301,7 +303,7 @@ def test_a_batch_that_commits_by_itself_is_in_doubt_together(books: Books) -> No
     assert books.posted() == numbered(3)
 
 
-# -- threads ---------------------------------------------------------------------------------------------------
+# -- threads --------------------------------------------------------------------------------------------
 
 
 @databases(*SERVERS)

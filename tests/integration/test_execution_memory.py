@@ -1,4 +1,4 @@
-"""``in_doubt="retry"``: a call is repeated under its key for as long as the receiver remembers it, and no longer."""
+"""``in_doubt="retry"``: a call is repeated under its key as long as the receiver remembers it, no longer."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_retry_does_not_overrule_a_no_that_is_too_early(books: Books) -> None:
 
 @pytest.mark.parametrize("before", ["document", "batch"])
 def test_retry_holds_where_the_receiver_would_get_another_key(books: Books, before: str) -> None:
-    """A batch has one key of its own: after ``call_per`` was changed, the receiver would not recognise the call."""
+    """A batch has a key of its own: after a change of ``call_per`` the receiver would not recognise it."""
 
     def breaks(idempotency_key: str) -> None:
         books.receiver.call("A", key=idempotency_key)

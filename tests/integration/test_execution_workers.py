@@ -24,27 +24,21 @@ books = fixtures.books
 PATIENCE_S = 30
 
 
-# -- a poison document -----------------------------------------------------------------------------------------
+# -- a poison document ----------------------------------------------------------------------------------
 
 
 def poison(books: Books, document: str, when: str) -> None:
     """Let the database refuse one write of one document, as a broken trigger or a full tablespace would."""
     table, name = books.database.tables.execution.name, f"poison_{books.dag_id}"
     condition = f"NEW.key_namespace = '{books.dag_id}' AND NEW.document = '{document}' AND {when}"
+    trigger = f"CREATE TRIGGER {name} BEFORE UPDATE ON {table}"
+    refuses = f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS"
     statements = {
-        "sqlite": [
-            f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} WHEN {condition} "
-            "BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
-        ],
-        "mysql": [
-            f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW "
-            f"IF {condition} THEN SIGNAL SQLSTATE '45000' SET MESSAGE_TEXT = 'poisoned'; END IF"
-        ],
+        "sqlite": [f"{trigger} WHEN {condition} BEGIN SELECT RAISE(ABORT, 'poisoned'); END"],
+        "mysql": [f"{trigger} FOR EACH ROW IF {condition} THEN SIGNAL SQLSTATE '45000'; END IF"],
         "postgresql": [
-            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS "
-            "$$ BEGIN RAISE EXCEPTION 'poisoned'; END $$",
-            f"CREATE TRIGGER {name} BEFORE UPDATE ON {table} FOR EACH ROW WHEN ({condition}) "
-            f"EXECUTE FUNCTION {name}()",
+            f"{refuses} $$ BEGIN RAISE EXCEPTION 'poisoned'; END $$",
+            f"{trigger} FOR EACH ROW WHEN ({condition}) EXECUTE FUNCTION {name}()",
         ],
     }[books.database.dialect]
     with books.database.engine.begin() as connection:
@@ -60,7 +54,9 @@ def antidote(books: Books) -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 16])
-def test_a_poison_completion_in_a_group_of_sixteen_leaves_the_others_alone(books: Books, workers: int) -> None:
+def test_a_poison_completion_in_a_group_of_sixteen_leaves_the_others_alone(
+    books: Books, workers: int
+) -> None:
     poison(books, "D-0007", "NEW.state = 'completed'")
     together = threading.Barrier(workers, timeout=PATIENCE_S)
 
@@ -148,7 +144,11 @@ def test_an_exit_in_one_worker_lets_the_others_finish_and_gives_the_rest_back(bo
         task.run(lambda: numbered(20))
     states = books.states()
     assert states["D-0002"] == "in_doubt"
-    assert [document for document, state in states.items() if state == "completed"] == ["D-0001", "D-0003", "D-0004"]
+    assert [document for document, state in states.items() if state == "completed"] == [
+        "D-0001",
+        "D-0003",
+        "D-0004",
+    ]
     assert sum(state == "failed" for state in states.values()) == 16
 
 
@@ -157,7 +157,7 @@ class Struck(BaseException):
 
 
 def test_a_timeout_between_a_commit_and_what_follows_it_loses_nothing(books: Books) -> None:
-    """With one worker, a completion and the next begin mark are written together, in the thread that is struck."""
+    """With one worker, a completion and the next begin mark are written together, in the struck thread."""
 
     def pay(document: str) -> None:
         books.receiver.call(document)
@@ -187,7 +187,7 @@ def test_a_timeout_between_a_commit_and_what_follows_it_loses_nothing(books: Boo
     assert counts(books.run(pay, ["A", "B", "C"], try_number=2)) == {"replayed": 1, "executed": 2}
 
 
-# -- stopping --------------------------------------------------------------------------------------------------
+# -- stopping -------------------------------------------------------------------------------------------
 
 
 class Watching(Ledger):
@@ -321,5 +321,3 @@ def test_stop_on_failure_gives_the_rest_back_and_is_retryable(books: Books) -> N
     again = books.run(narrow, numbered(5), try_number=2, stop_on_failure=True)
     assert counts(again) == {"replayed": 1, "executed": 4}
     assert sorted(books.receiver.documents()) == numbered(5)
-
-

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Business
 
-pytestmark = databases("sqlite", "postgres_embedded")
+pytestmark = databases("postgres_embedded")
 
 MARCH_31 = datetime(2025, 3, 31, tzinfo=UTC)
 
@@ -421,7 +421,6 @@ def test_a_task_that_is_killed_finishes_its_document_and_begins_no_other(busines
 # -- the ledger itself ---------------------------------------------------------------------------------------
 
 
-@databases("postgres_embedded")
 def test_a_ledger_that_is_down_starts_nothing_and_is_retried(
     business: Business, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -439,7 +438,6 @@ def test_a_ledger_that_is_down_starts_nothing_and_is_retried(
     assert business.rows() == []
 
 
-@databases("postgres_embedded")
 def test_observing_works_on_where_the_ledger_is_down(
     business: Business, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -452,7 +450,6 @@ def test_observing_works_on_where_the_ledger_is_down(
     assert business.documents() == ["A"]
 
 
-@databases("postgres_embedded")
 def test_a_ledger_that_was_never_migrated_names_the_command(
     business: Business, monkeypatch: pytest.MonkeyPatch
 ) -> None:

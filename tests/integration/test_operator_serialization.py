@@ -104,27 +104,25 @@ print(json.dumps({"hash": SerializedDagModel.hash(data), "data": data}, default=
 """
 
 
-def parsed(file: Path, seed: str) -> dict[str, Any]:
-    """Parse a DAG file in a process of its own, and return its hash and its serialised form."""
-    environment = {**os.environ, "PYTHONHASHSEED": seed, "AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID": "ledger"}
-    done = subprocess.run(
-        [sys.executable, "-c", _PARSE, str(file)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 @pytest.fixture(scope="module")
 def twice(airflow_home: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """One DAG file, parsed by two processes."""
+    """One DAG file, parsed by two processes: its hash and its serialised form."""
     file = tmp_path_factory.mktemp("dags") / "stable.py"
     file.write_text(_DAG_FILE)
-    return [parsed(file, seed) for seed in ("1", "2")]
+    environment = {**os.environ, "AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID": "ledger"}
+    parsing = [
+        subprocess.Popen(
+            [sys.executable, "-c", _PARSE, str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**environment, "PYTHONHASHSEED": seed},
+        )
+        for seed in ("1", "2")
+    ]
+    parsed = [(*process.communicate(), process.returncode) for process in parsing]
+    assert [code for _, _, code in parsed] == [0, 0], [errors for _, errors, _ in parsed]
+    return [json.loads(output.splitlines()[-1]) for output, _, _ in parsed]
 
 
 def test_two_processes_parse_one_version(twice: list[dict[str, Any]]) -> None:

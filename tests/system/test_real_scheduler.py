@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
 
@@ -23,11 +22,11 @@ HEARTBEAT_TIMEOUT_S = 15
 
 
 @pytest.fixture(scope="module")
-def deliveries(real_airflow: RealAirflow) -> Iterator[RealAirflow]:
+def deliveries(real_airflow: RealAirflow) -> RealAirflow:
     with real_airflow.bank.begin() as connection:
         connection.execute(sa.text("CREATE TABLE IF NOT EXISTS delivery_posting (no varchar(50) NOT NULL)"))
     real_airflow.airflow.wait_for_dag(DAG, "reconcile", "announce")
-    yield real_airflow
+    return real_airflow
 
 
 def numbers(day: date) -> list[str]:
