@@ -7,12 +7,17 @@ what                       3.1                                     3.2, 3.3
 exceptions                 ``airflow.exceptions``                  ``airflow.sdk.exceptions``
 configuration              ``airflow.configuration``               ``airflow.sdk.configuration``
 partition of a run         absent from the context                 ``partition_key``, ``partition_date``
+supervisor and threads     one thread at a time, or it breaks      a lock (3.3: in triggers too)
 =========================  ======================================  ================================
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +29,7 @@ from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
 if TYPE_CHECKING:
-    from airflow.sdk import DAG, Context, TaskGroup
+    from airflow.sdk import DAG, Connection, Context, TaskGroup
     from airflow.sdk.configuration import conf
     from airflow.sdk.exceptions import (
         AirflowException,
@@ -68,9 +73,12 @@ __all__ = [
     "default_args_of",
     "expanded_names",
     "hostname",
+    "let_threads_talk",
     "outlet_events_of",
+    "quiet_copy",
     "runs_in_this_process",
     "task_decorator_class",
+    "triggers_may_ask_on_threads",
 ]
 
 task_decorator_class = _TaskDecorator
@@ -114,6 +122,59 @@ def call_as_airflow(function: Callable[..., Any], outlet_events: Any, logger: An
     from airflow.sdk.execution_time.callback_runner import create_executable_runner
 
     return create_executable_runner(function, outlet_events, logger=logger).run
+
+
+def quiet_copy(connection: Connection, extra: Mapping[str, Any]) -> Connection:
+    """Return a connection with other extras, which says nothing to Airflow's supervisor when they are read.
+
+    :param extra: a JSON object.
+    """
+    from airflow.sdk import Connection
+
+    class QuietConnection(Connection):
+        @property
+        def extra_dejson(self) -> dict[str, Any]:
+            return dict(json.loads(self.extra or "{}"))
+
+    return QuietConnection(
+        conn_id=connection.conn_id,
+        conn_type=connection.conn_type,
+        host=connection.host,
+        login=connection.login,
+        password=connection.password,
+        schema=connection.schema,
+        port=connection.port,
+        extra=json.dumps(extra),
+    )
+
+
+@functools.cache
+def let_threads_talk() -> None:
+    """Let the threads of a task talk to its supervisor one at a time.
+
+    Airflow 3.1 does not: a connection or variable that two threads look up at the same moment mixes up the
+    answers, and ends the task. Newer versions have a lock of their own.
+    """
+    from airflow.sdk.execution_time.comms import CommsDecoder
+
+    if hasattr(CommsDecoder, "_thread_lock"):
+        return
+    send, lock = CommsDecoder.send, threading.RLock()
+
+    @functools.wraps(send)
+    def one_at_a_time(self: Any, msg: Any) -> Any:
+        with lock:
+            return send(self, msg)
+
+    CommsDecoder.send = one_at_a_time
+
+
+def triggers_may_ask_on_threads() -> bool:
+    """Return whether a trigger may ask the supervisor (for a connection) on a thread; see the table above."""
+    from airflow.sdk import __version__
+
+    major, minor, *_ = (int(part) for part in re.findall(r"\d+", __version__))
+    return (major, minor) >= (1, 3)
 
 
 def hostname() -> str:

@@ -16,7 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+import httpx
 from rich.console import Console
+from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_guard.core.errors import GuardError
 from airflow_guard.demo import provocations, report, summary
@@ -70,7 +72,7 @@ def _play(console: Console, folder: Path, *, leave_running: bool) -> int:
             console.print(f"Logs: {scene.log_folder}\n", soft_wrap=True)
             if leave_running:
                 _leave_running(console, scene)
-    except (GuardError, TimeoutError, OSError) as error:
+    except (GuardError, OSError, SQLAlchemyError, httpx.TransportError) as error:
         _explain(console, scene, error)
         return _FAILED
     return 0 if right else 1
@@ -111,8 +113,8 @@ def _leave_running(console: Console, scene: Scene) -> None:
 def _explain(console: Console, scene: Scene, error: Exception) -> None:
     console.print(f"\n[bold red]The demo failed[/bold red]: {type(error).__name__}", highlight=False)
     console.print(str(error), highlight=False, markup=False, soft_wrap=True)
-    if isinstance(error, TimeoutError):
-        # Something did not happen; the task that wrote last is the one that it did not happen to.
+    if not isinstance(error, GuardError):
+        # Something did not happen; the task that wrote last is likely the one that it did not happen to.
         logs = sorted(scene.log_folder.glob("tasks/**/*.log"), key=lambda path: path.stat().st_mtime)
         for log in logs[-1:]:
             console.print(f"The end of {log}:", highlight=False)

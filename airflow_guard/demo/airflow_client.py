@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
     from datetime import datetime
 
-__all__ = ["ENDED", "AirflowClient", "AirflowRefused", "DagRun", "TaskInstance"]
+__all__ = ["ENDED", "AirflowClient", "AirflowRefused", "DagRun", "NoSuchTask", "TaskInstance"]
 
 Reprocess = Literal["none", "failed", "completed"]
 #: States of a run that has ended.
@@ -25,6 +25,10 @@ _PAGE = 100
 
 class AirflowRefused(GuardError):
     """Airflow refused a request; the message holds its answer."""
+
+
+class NoSuchTask(GuardError):
+    """A run has no such task, or the task does not run now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,12 +232,12 @@ class AirflowClient:
     def task(self, dag_id: str, run_id: str, task_id: str, map_index: int = -1) -> TaskInstance:
         """Return one task of a run.
 
-        :raises LookupError: the run has no such task.
+        :raises NoSuchTask: the run has no such task.
         """
         for task in self.tasks(dag_id, run_id):
             if (task.task_id, task.map_index) == (task_id, map_index):
                 return task
-        raise LookupError(f"run {run_id} of {dag_id} has no task {task_id} [{map_index}]")
+        raise NoSuchTask(f"run {run_id} of {dag_id} has no task {task_id} [{map_index}]")
 
     def xcom(self, dag_id: str, run_id: str, task_id: str, key: str = "return_value") -> Any:
         """Return what a task returned.
@@ -259,12 +263,12 @@ class AirflowClient:
     ) -> None:
         """Wait until something is so.
 
-        :param done: asked again and again.
+        :param done: asked again and again. A server that does not answer is no answer: it may be starting.
         :param what: names it in the message, "the run to end".
         :raises TimeoutError: it is still not so after ``timeout_s`` seconds.
         """
         deadline = time.monotonic() + timeout_s
-        while not done():
+        while not _answered(done):
             self._alive()
             if time.monotonic() > deadline:
                 raise TimeoutError(f"waited {timeout_s:.0f} s for {what}, in vain")
@@ -303,6 +307,13 @@ class AirflowClient:
         what = f"task {task_id} of run {run_id} to be {' or '.join(sorted(states))} in try {try_number}"
         self.wait(there, what, timeout_s=timeout_s)
         return found[0]
+
+
+def _answered(done: Callable[[], bool]) -> bool:
+    try:
+        return done()
+    except httpx.TransportError:
+        return False
 
 
 def _answer(response: httpx.Response) -> Any:

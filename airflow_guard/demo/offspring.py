@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Offspring", "end_marked", "marked"]
+__all__ = ["Offspring", "end_marked", "is_running", "marked"]
 
 _MARK = "AIRFLOW_GUARD_OFFSPRING_OF"
 _PATIENCE_S = 20.0
@@ -104,7 +104,7 @@ def marked(mark: str) -> list[psutil.Process]:
         except (psutil.Error, OSError):
             continue  # Gone meanwhile, or somebody else's.
         found.update((member.pid, member) for member in family if member.pid != os.getpid())
-    return [process for process in found.values() if _runs(process)]
+    return [process for process in found.values() if is_running(process.pid)]
 
 
 def end_marked(mark: str) -> None:
@@ -124,9 +124,10 @@ def end_marked(mark: str) -> None:
             raise TimeoutError(f"these processes do not end: {', '.join(str(p.pid) for p in marked(mark))}")
 
 
-def _runs(process: psutil.Process) -> bool:
+def is_running(pid: int) -> bool:
+    """Whether a process runs; one that has ended and only waits to be collected does not."""
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
         return False
 

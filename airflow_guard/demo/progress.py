@@ -61,6 +61,9 @@ class Screen:
 
 
 def _indented(console: Console, mark: str, text: str) -> None:
+    if not console.is_terminal:
+        console.print(f"  {mark} {text}", highlight=False, soft_wrap=True)
+        return
     grid = Table.grid(padding=(0, 1))
     grid.add_row(" ", mark, text)
     console.print(grid)

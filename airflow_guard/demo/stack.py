@@ -16,8 +16,8 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.airflow_client import AirflowClient
-from airflow_guard.demo.offspring import Offspring
+from airflow_guard.demo.airflow_client import AirflowClient, NoSuchTask
+from airflow_guard.demo.offspring import Offspring, is_running
 
 if TYPE_CHECKING:
     import subprocess
@@ -279,24 +279,25 @@ class AirflowStack:
     # -- processes ------------------------------------------------------------------------------------------
 
     def kill_task(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> int:
-        """Kill the process of a running task with SIGKILL; return its id.
+        """Kill the process of a running task with SIGKILL; return its id when it is dead.
 
         Its supervisor lives on and reports the end of the try.
 
-        :raises LookupError: the task does not run.
+        :raises NoSuchTask: the task does not run.
         """
         pid = self.task_pid(dag_id, run_id, task_id, map_index=map_index)
         os.kill(pid, signal.SIGKILL)
+        self.client.wait(lambda: not is_running(pid), f"process {pid} to be dead", every_s=0.02)
         return pid
 
     def task_pid(self, dag_id: str, run_id: str, task_id: str, *, map_index: int = -1) -> int:
         """Return the id of the process that executes a task; its parent is its supervisor.
 
-        :raises LookupError: the task does not run.
+        :raises NoSuchTask: the task does not run.
         """
         task = self.client.task(dag_id, run_id, task_id, map_index)
-        if task.state != "running" or task.pid is None or not psutil.pid_exists(task.pid):
-            raise LookupError(f"task {task_id} of run {run_id} does not run: it is {task.state}")
+        if task.state != "running" or task.pid is None or not is_running(task.pid):
+            raise NoSuchTask(f"task {task_id} of run {run_id} does not run: it is {task.state}")
         return task.pid
 
     def _migrate(self, timeout_s: float) -> None:

@@ -6,6 +6,7 @@ MySQL and SQLite do not need their providers.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import ssl
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from airflow_guard.airflow_compat import quiet_copy
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.store.database import LedgerDatabase
 
@@ -46,13 +48,42 @@ def database_of(
     return LedgerDatabase(url, tables=tables, creator=creator, max_connections=max_connections)
 
 
+def extra_of(connection: Connection) -> dict[str, Any]:
+    """Return the extras of a connection.
+
+    Not by ``extra_dejson``, which tells Airflow's supervisor what to mask. The pools of a ledger grow on threads,
+    and triggers look at it on threads: a word to the supervisor from there breaks the conversation of Airflow 3.1
+    with it, and ends the whole triggerer.
+    """
+    try:
+        extra = json.loads(connection.extra or "{}")
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise ConfigurationError(f"The extra of connection {connection.conn_id!r} is not a JSON object.")
+    return extra
+
+
+def asks_airflow(connection: Connection) -> bool:
+    """Return whether each login needs another connection of Airflow's, for a token."""
+    extra = extra_of(connection)
+    return bool(extra.get("iam") or extra.get("azure_conn_id"))
+
+
+def content_of(connection: Connection) -> str:
+    """Return a digest of all that a connection says: another digest is another database."""
+    fields = ("conn_type", "host", "login", "password", "schema", "port", "extra")
+    said = json.dumps([getattr(connection, name) for name in fields])
+    return hashlib.sha256(said.encode()).hexdigest()
+
+
 def _postgres(connection: Connection) -> tuple[sa.URL, Callable[[], Any]]:
     from airflow.providers.postgres.hooks import postgres
 
     # A cursor of another kind would give SQLAlchemy rows that it cannot read.
-    extra = {name: value for name, value in connection.extra_dejson.items() if name != "cursor"}
+    extra = {name: value for name, value in extra_of(connection).items() if name != "cursor"}
     # Given the connection, the hook does not ask the API server again each time that the pool grows.
-    hook = postgres.PostgresHook(connection=_copy(connection, extra))
+    hook = postgres.PostgresHook(connection=quiet_copy(connection, extra))
     driver = "postgresql+psycopg" if getattr(postgres, "USE_PSYCOPG3", False) else "postgresql+psycopg2"
 
     def connect() -> Any:
@@ -64,15 +95,6 @@ def _postgres(connection: Connection) -> tuple[sa.URL, Callable[[], Any]]:
     return _url(driver, connection), connect
 
 
-def _copy(connection: Connection, extra: Mapping[str, Any]) -> Connection:
-    from airflow.sdk import Connection
-
-    return Connection(
-        conn_id=connection.conn_id, conn_type="postgres", host=connection.host, login=connection.login,
-        password=connection.password, schema=connection.schema, port=connection.port, extra=json.dumps(extra),
-    )  # fmt: skip
-
-
 def _mysql(connection: Connection) -> tuple[sa.URL, Callable[[], Any]]:
     try:
         import pymysql
@@ -81,7 +103,7 @@ def _mysql(connection: Connection) -> tuple[sa.URL, Callable[[], Any]]:
         raise ConfigurationError(
             "A ledger in MySQL or MariaDB needs PyMySQL: pip install 'airflow-guard[mysql]'"
         ) from error
-    extra = connection.extra_dejson
+    extra = extra_of(connection)
     arguments: dict[str, Any] = {
         "host": connection.host or "localhost",
         "port": connection.port or 3306,

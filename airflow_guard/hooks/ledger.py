@@ -6,7 +6,6 @@ process and connection; a task closes their connections when it ends.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_guard.airflow_compat import AirflowNotFoundException
 from airflow_guard.core.errors import LedgerNotConfigured, LedgerUnavailable
 from airflow_guard.core.states import FollowUp, State
-from airflow_guard.hooks.connections import MAX_CONNECTIONS, database_of
+from airflow_guard.hooks.connections import MAX_CONNECTIONS, content_of, database_of
 from airflow_guard.hooks.executors import refuse_file_elsewhere
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.store import dialects
@@ -148,8 +147,7 @@ def _ledger_of(
     connection: Connection, settings: GuardSettings, max_connections: int
 ) -> tuple[tuple[Any, ...], Ledger]:
     # A connection that was changed is another one; a forked process must not share sockets.
-    content = hashlib.sha256(connection.get_uri().encode()).hexdigest()
-    key = (os.getpid(), content, settings.schema, settings.table_prefix, max_connections)
+    key = (os.getpid(), content_of(connection), settings.schema, settings.table_prefix, max_connections)
     with _opening:
         if key not in _open:
             tables = Tables(settings.table_prefix, settings.schema)
