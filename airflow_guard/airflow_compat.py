@@ -166,7 +166,7 @@ def let_threads_talk() -> None:
         with lock:
             return send(self, msg)
 
-    CommsDecoder.send = one_at_a_time
+    CommsDecoder.send = one_at_a_time  # type: ignore[method-assign]
 
 
 def triggers_may_ask_on_threads() -> bool:

@@ -87,6 +87,9 @@ class Report:
 
     def add_many(self, outcome: Outcome, documents: Sequence[str | None], because: str = "") -> None:
         """Count documents that share an explanation."""
+        if not because.isascii():
+            # What somebody's exception says goes into a log: half a character must not break it.
+            because = because.encode("utf-8", "replace").decode()
         self.counts[outcome] += len(documents)
         if len(self._tallies) >= _MAX_LINES and (outcome, because) not in self._tallies:
             because = "various reasons, see airflow-guard show"

@@ -288,7 +288,7 @@ class IdempotentOperator(PythonOperator):
             return report
         wait = Wait.of(self.wait_timeout, self.poll_interval, event["deadline_at"] if event else None)
         while only_waits(report) and wait.left:
-            if self.deferrable:
+            if self.deferrable and attempt.may_be_deferred():
                 self._defer(attempt, report, wait)
             if not wait.here(attempt.ledger, attempt.space.key_date, report, attempt.is_stopped):
                 break

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Self
 
-from airflow_guard.airflow_compat import AirflowSkipException, call_as_airflow, hostname, outlet_events_of
+from airflow_guard.airflow_compat import (
+    AirflowSkipException,
+    call_as_airflow,
+    hostname,
+    let_threads_talk,
+    outlet_events_of,
+    triggers_may_ask_on_threads,
+)
 from airflow_guard.core.dates import NoBusinessDate, ResolvedDate, resolve_business_date
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import (
@@ -19,7 +26,8 @@ from airflow_guard.core.keys import KeySpace
 from airflow_guard.execution.preflight import check_date
 from airflow_guard.execution.run import GuardedTask, Listing
 from airflow_guard.execution.shape import key_shape
-from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
+from airflow_guard.hooks.connections import asks_airflow
+from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, open_ledger
 from airflow_guard.operators.calling import Function, given_to_callable, given_to_verify
 from airflow_guard.operators.declaration import without_document
 from airflow_guard.operators.run_context import identity_of, run_facts
@@ -65,6 +73,7 @@ class GuardedTry:
 
     def __enter__(self) -> Self:
         """Open the ledger, and compare the business date with what it knows."""
+        let_threads_talk()
         self.ledger = open_ledger(
             self.conn_id,
             max_connections=self.spec.max_workers + _MORE_CONNECTIONS,
@@ -129,6 +138,10 @@ class GuardedTry:
     def is_stopped(self) -> bool:
         """Whether the task was asked to stop."""
         return bool(self._stopped)
+
+    def may_be_deferred(self) -> bool:
+        """Whether the triggerer can watch the ledger: not where Airflow 3.1 would have to be asked for a token."""
+        return triggers_may_ask_on_threads() or not asks_airflow(find_connection(self.conn_id))
 
     def summary(self, report: Report) -> dict[str, Any]:
         """Return what several documents give to XCom."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -192,13 +193,29 @@ def trigger_of(business: Business, **changes: Any) -> LedgerTrigger:
 
 
 def test_the_trigger_is_made_again_from_what_it_serialises(business: Business) -> None:
-    import json
-
     trigger = trigger_of(business)
     path, arguments = trigger.serialize()
     assert path == "airflow_guard.triggers.ledger.LedgerTrigger"
     again = LedgerTrigger(**json.loads(json.dumps(arguments)))
     assert again.serialize() == trigger.serialize()
+
+
+def test_the_trigger_says_nothing_to_airflow_on_a_thread(
+    business: Business, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+
+    from airflow.sdk import log
+
+    said: list[str] = []
+    monkeypatch.setattr(log, "mask_secret", lambda *_: said.append(threading.current_thread().name))
+    content = json.loads(business.database.airflow_connection())
+    content["extra"] = {**content.get("extra", {}), "application_name": "a trigger"}
+    monkeypatch.setenv("AIRFLOW_CONN_WITH_EXTRA", json.dumps(content))
+    event = asyncio.run(_first(trigger_of(business, ledger_conn_id="with_extra")))
+    assert (event["held"], event["error"]) == (0, None)
+    # A word to the supervisor from a thread ends the triggerer of Airflow 3.1, and all that waits in it.
+    assert said == []
 
 
 async def _first(trigger: LedgerTrigger) -> dict[str, Any]:
