@@ -80,7 +80,7 @@ class Classifier:
         self._resumed = resumed
         self._observe = spec.mode == "observe"
         self._mine_known: set[int | None] = set()
-        self.observed: list[tuple[Document, LedgerRow | None]] = []
+        self.observed: list[tuple[Document, LedgerRow | None, str]] = []
         self.not_done: dict[str, Outcome] = {}
         self.events: list[AuditEvent] = []
 
@@ -270,7 +270,7 @@ class Classifier:
             done = row is not None and row.state is State.COMPLETED and isinstance(error, DuplicateRefused)
             why = f"done before by {row.done_by}" if done and row is not None else str(error)
             self._event("would_block", document, row, why)
-            self.observed.append((document, row))
+            self.observed.append((document, row, why))
             return
         self.not_done[document.key_hash] = outcome
         because = f"{type(error).__name__}, {row.done_by}" if row is not None else type(error).__name__

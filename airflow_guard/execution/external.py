@@ -88,16 +88,48 @@ class ExternalEffect:
         except ResultError as error:
             return None, error
 
-    def _recorded(self, unit: Unit, write: Callable[[], bool], result: UnitResult) -> UnitResult:
-        """Write an ending; if that fails, the unit counts as in doubt, which the row shows once its lease ends."""
+    def _recorded(
+        self,
+        unit: Unit,
+        write: Callable[[], bool],
+        result: UnitResult,
+        lost: Callable[[Unit], OwnershipLost] | None = None,
+    ) -> UnitResult:
+        """Write an ending; if that fails, the unit counts as in doubt, which the row shows once its lease ends.
+
+        :param lost: makes the error for a key that is another attempt's now; by default that of an effect.
+        """
         try:
             if write():
                 return result
-            error: Exception = not_ours(unit)
+            error = (lost or not_ours)(unit)
         except Exception as problem:  # of the driver too: a trigger or a full disk may refuse one row
-            error = unrecorded(unit, problem)
-            return UnitResult(unit, Outcome.IN_DOUBT, error, fatal=result.fatal)
+            return UnitResult(
+                unit,
+                Outcome.IN_DOUBT,
+                unrecorded(unit, problem),
+                fatal=result.fatal,
+                unwritten=isinstance(problem, LedgerError),
+            )
+        error.__cause__ = result.error
         return UnitResult(unit, Outcome.FAILED, error, fatal=result.fatal)
+
+    def _not_entered(self, unit: Unit, error: BaseException) -> UnitResult:
+        """Give back what was not begun. Nothing has happened, so nobody waits long for a ledger that is down."""
+        result = UnitResult(unit, Outcome.FAILED, error, fatal=None if isinstance(error, Exception) else error)
+        if isinstance(error, OwnershipLost):
+            return result
+        why = f"{type(error).__name__}: {error}"
+        try:
+            lost = self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S / 10)
+        except Exception as problem:
+            log.warning("%s could not be given back; others wait for the lease to end: %s", unit.name, problem)
+            result.unwritten = isinstance(problem, LedgerError)
+        else:
+            if lost:
+                result.error = taken(unit)
+                result.error.__cause__ = error
+        return result
 
     def _failed(self, unit: Unit, error: BaseException, *, entered: bool) -> UnitResult:
         fatal = None if isinstance(error, Exception) else error
@@ -106,17 +138,19 @@ class ExternalEffect:
                 unit,
                 lambda: not self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=PATIENCE_S),
                 UnitResult(unit, Outcome.REJECTED, error, fatal=fatal),
+                taken,
             )
-        if not entered and isinstance(error, OwnershipLost):
-            return UnitResult(unit, Outcome.FAILED, error)
+        if not entered:
+            return self._not_entered(unit, error)
         # A batch is one effect for many documents: once inside, one refused connection proves nothing for all.
         safe = isinstance(error, NotExecuted) or (unit.batch_id is None and isinstance(error, self._safe))
         why = f"{type(error).__name__}: {error}"
-        if not entered or safe:
+        if safe:
             return self._recorded(
                 unit,
                 lambda: not self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S),
                 UnitResult(unit, Outcome.FAILED, error, fatal=fatal),
+                taken,
             )
         doubtful = UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
         if self._spec.mode == "observe":
@@ -214,6 +248,14 @@ def not_ours(unit: Unit) -> OwnershipLost:
     return OwnershipLost(
         f"{unit.space.describe(unit.name)}: executed, but the key is no longer this attempt's: a person or verify had "
         f"said that it did not happen. It may have happened twice; compare with the receiver. See: "
+        f"{show_command(unit.hashes[0], ledger=unit.ledger)}"
+    )
+
+
+def taken(unit: Unit) -> OwnershipLost:
+    """Return the error for a key that went to another attempt, or was settled, before anything was done here."""
+    return OwnershipLost(
+        f"{unit.space.describe(unit.name)}: nothing was executed here, and the key is no longer this attempt's. See: "
         f"{show_command(unit.hashes[0], ledger=unit.ledger)}"
     )
 

@@ -66,21 +66,25 @@ class DatabaseEffect:
     def _rolled_back(self, unit: Unit, transaction: BusinessTransaction, error: BaseException) -> UnitResult:
         fatal = None if isinstance(error, Exception) else error
         why = f"{type(error).__name__}: {error}"
+        # Nothing has happened, or the row shows it: nobody waits long for a ledger that is down.
+        patience_s = PATIENCE_S / 10
         try:
             if transaction.self_ended:
                 return self._self_ended(unit, error, why)
             if isinstance(error, Rejected):
                 outcome = Outcome.REJECTED
-                lost = self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=PATIENCE_S)
+                lost = self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=patience_s)
             else:
                 outcome = Outcome.FAILED
-                lost = self._ledger.fail(unit.own, unit.hashes, why, begun=False, patience_s=PATIENCE_S)
+                lost = self._ledger.fail(unit.own, unit.hashes, why, begun=False, patience_s=patience_s)
             if lost and transaction.ending() is Ending.SELF_COMMITTED:
                 self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S)
                 return UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
         except Exception as problem:
             # Nothing was committed: the row stays claimed and is taken over once the lease ends.
-            return UnitResult(unit, Outcome.FAILED, _busy(unit, error, problem), fatal=fatal)
+            unwritten = isinstance(problem, LedgerError)
+            failure = _busy(unit, error, problem)
+            return UnitResult(unit, Outcome.FAILED, failure, fatal=fatal, unwritten=unwritten)
         return UnitResult(unit, outcome, error, fatal=fatal)
 
     def _self_ended(self, unit: Unit, error: BaseException, why: str) -> UnitResult:

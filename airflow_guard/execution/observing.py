@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.guard import LedgerRow, Verdict, judge_state
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
+
+Observed: TypeAlias = "tuple[Document, LedgerRow | None, str]"
+"""A document, its row, and why enforce mode would have held it back."""
 
 
 class Observer:
@@ -37,23 +40,23 @@ class Observer:
         self._callee = callee
         self._report = report
 
-    def run(self, observed: Sequence[tuple[Document, LedgerRow | None]]) -> None:
+    def run(self, observed: Sequence[Observed]) -> None:
         """Call the callable for each document, or for each batch."""
         size = self._spec.batch_size if self._spec.call_per == "batch" else 1
         for start in range(0, len(observed), size):
             self._call(observed[start : start + size])
 
-    def _call(self, members: Sequence[tuple[Document, LedgerRow | None]]) -> None:
+    def _call(self, members: Sequence[Observed]) -> None:
         try:
             value = self._invoke(self._values(members))
         except Exception as error:
-            for document, _ in members:
+            for document, _, _ in members:
                 self._report.add_error(Outcome.FAILED, document.name, error)
             return
         if self._report.single:
             self._report.set_result(value)
-        for document, row in members:
-            self._report.add(Outcome.OBSERVED, document.name, _because(row))
+        for document, row, why in members:
+            self._report.add(Outcome.OBSERVED, document.name, f"observe: would have blocked: {why}")
             if row is not None:
                 self._settle(row)
 
@@ -75,8 +78,8 @@ class Observer:
         with self._ledger.database.business_engine.begin() as connection:
             return self._callee.call({**values, "connection": connection})
 
-    def _values(self, members: Sequence[tuple[Document, LedgerRow | None]]) -> dict[str, Any]:
-        document, row = members[0]
+    def _values(self, members: Sequence[Observed]) -> dict[str, Any]:
+        document, row, _ = members[0]
         key = row.idempotency_key if row else document.idempotency_key
         common: Mapping[str, Any] = {
             "business_date": self._space.business_date,
@@ -85,10 +88,6 @@ class Observer:
         }
         if self._spec.call_per == "document":
             return {**common, "document": document.name, "payload": document.payload, "idempotency_key": key}
-        batch_id = batch_id_of(each.idempotency_key for each, _ in members)
-        documents = [each.payload for each, _ in members]
+        batch_id = batch_id_of(each.idempotency_key for each, _, _ in members)
+        documents = [each.payload for each, _, _ in members]
         return {**common, "documents": documents, "batch_id": batch_id, "idempotency_key": batch_id}
-
-
-def _because(row: LedgerRow | None) -> str:
-    return f"would have been blocked: {row.state} by {row.done_by}" if row else "would have been blocked"

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
 """Blocked keys of one try that get an event each; all are counted in guard_task_run."""
 
+_NO_LEDGER = "the ledger is not there"
 Listing = Callable[[], Iterable[Any]]
 
 
@@ -139,7 +140,7 @@ class GuardedTask:
         observer = Observer(self._ledger, spec, space, self._callee, report)
         reader = DocumentReader(space.hasher(), spec.document_key, spec.fingerprint_fields)
         if documents is None:
-            observer.run([(reader.whole_run() if one is None else reader.read_one(one), None)])
+            observer.run([(reader.whole_run() if one is None else reader.read_one(one), None, _NO_LEDGER)])
             return
 
         def refuse(item: Any, error: DocumentError) -> None:
@@ -147,7 +148,7 @@ class GuardedTask:
 
         size = spec.batch_size if spec.call_per == "batch" else CLAIM_CHUNK
         for chunk in reader.chunks(documents(), size, refuse):
-            observer.run([(document, None) for document in chunk])
+            observer.run([(document, None, _NO_LEDGER) for document in chunk])
 
     def _work(
         self, report: Report, unguarded: str | None, drift: DriftCheck, documents: Listing | None, one: Any
@@ -184,7 +185,8 @@ class GuardedTask:
 
     def _close(self, report: Report, outcome: str) -> None:
         for line in report.log_lines():
-            log.info("%s: %s", self._try.space.operation, line)
+            level = logging.WARNING if line.startswith(Outcome.OBSERVED) else logging.INFO
+            log.log(level, "%s: %s", self._try.space.operation, line)
         error = str(report.errors[0][1]) if report.errors else None
         try:
             self._ledger.runs.close(self.task_run_id or 0, outcome, report.task_run_counts(), error)
@@ -302,7 +304,7 @@ class _Session:
 
     def _not_won(self, documents: Sequence[Document], why: str) -> None:
         if self._spec.mode == "observe":
-            self._classifier.observed.extend((document, None) for document in documents)
+            self._classifier.observed.extend((document, None, why) for document in documents)
         else:
             self._classifier.not_won(documents, why)
 

@@ -79,6 +79,7 @@ class UnitResult:
     :param text: the stored result.
     :param pending: whether the completion is written, where that is not known yet.
     :param fatal: what must end the task at once (a timeout, an exit).
+    :param unwritten: whether the ledger did not answer, so that this ending is not in it.
     """
 
     unit: Unit
@@ -87,6 +88,7 @@ class UnitResult:
     text: str | None = None
     pending: Mark | None = None
     fatal: BaseException | None = None
+    unwritten: bool = False
 
 
 Values = Mapping[str, Any]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
+_NO_ANSWER = "the ledger does not answer"
 GRACE_S = 60.0
 """After a task timeout: how long documents in hand on other threads may take to finish."""
 
@@ -37,16 +38,17 @@ class StopFlag:
     """Why nothing new may begin."""
 
     def __init__(self) -> None:
-        self._event = threading.Event()
+        # No lock: a signal handler sets it, perhaps while the thread that it interrupts does so too.
+        self._is_set = False
         self.reason = ""
 
     def set(self, reason: str) -> None:
         """Let documents in hand finish and begin no other."""
         self.reason = self.reason or reason
-        self._event.set()
+        self._is_set = True
 
     def __bool__(self) -> bool:
-        return self._event.is_set()
+        return self._is_set
 
 
 class Workers:
@@ -135,6 +137,8 @@ class Workers:
                 self._stop.set("a result cannot be stored")
             self._pending.append(result)
             return
+        if result.unwritten:
+            self._stop.set(_NO_ANSWER)
         if self._stop_on_failure and result.outcome is not Outcome.REJECTED:
             self._stop.set(f"stop_on_failure: {result.unit.name}")
         for document in result.unit.documents:
@@ -166,6 +170,8 @@ class Workers:
         try:
             return None if result.pending.ours() else not_ours(result.unit)
         except Exception as error:  # of the driver too: a trigger or a full disk may refuse one row
+            if isinstance(error, LedgerError):
+                self._stop.set(_NO_ANSWER)
             return unrecorded(result.unit, error)
 
 
@@ -198,6 +204,8 @@ class _Threads:
                 result = UnitResult(unit, Outcome.IN_DOUBT, error)
             if result.fatal is not None:
                 self._stop.set(type(result.fatal).__name__)
+            elif result.unwritten:
+                self._stop.set(_NO_ANSWER)
             self._results.put(result)
             self._in_hand.pop(position, None)
         self._results.put(None)

@@ -303,8 +303,8 @@ class Ledger:
         said = storable(why)
 
         def work(connection: sa.Connection) -> set[str]:
-            locked = self.statements.lock.run(connection, own.key_date, hashes)
-            rows = {row.key_hash: row for row in locked}
+            found = self.statements.plain.run(connection, own.key_date, hashes)
+            rows = {row.key_hash: row for row in found}
             lost = self.apply(connection, own, DOUBT, hashes, why=said)
             for before in (State.IN_PROGRESS, State.IN_DOUBT):
                 # A repetition after a lost commit finds its own words, and is no second event.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.books import Books
 
-# The statements of the two PostgreSQL servers are the same; one of them is killed at.
+# The statements of the two PostgreSQL servers are the same; processes are killed at one of them.
 ONE_OF_EACH = databases("sqlite", "postgres_embedded", "mariadb")
 EFFECT = External(verify=lambda: None, settle_after=timedelta(minutes=10))
 
@@ -231,7 +231,7 @@ def test_killed_in_its_transaction_leaves_no_rows_and_is_taken_over(
     assert len(take_overs) == 2
 
 
-@ONE_OF_EACH
+@databases("sqlite")
 def test_a_crash_of_the_test_ledger_leaves_what_a_kill_leaves(
     books: Books, start: Callable[..., Worker]
 ) -> None:

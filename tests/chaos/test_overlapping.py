@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tests.chaos.books import Books
     from tests.processes import Worker
 
+# The statements of the two PostgreSQL servers are the same; processes are started against one of them.
+ONE_OF_EACH = databases("sqlite", "postgres_embedded", "mariadb")
 LEASE = timedelta(seconds=3)
 """The shortest that there is."""
 
@@ -38,6 +40,7 @@ def start(start_worker: Callable[..., Worker], books: Books) -> Callable[..., Wo
     return start
 
 
+@ONE_OF_EACH
 def test_c01_the_same_try_delivered_twice(books: Books, start: Callable[..., Worker]) -> None:
     """Run, task, map index and try number are identical; only the owner token tells the two apart."""
     first = start(["K"], holds={"inside": ["K"]})
@@ -67,31 +70,30 @@ def test_c01_the_same_try_delivered_twice(books: Books, start: Callable[..., Wor
     assert books.receiver.documents() == ["K"]
 
 
-@databases("sqlite", "postgres_embedded", "mariadb")
+@ONE_OF_EACH
 def test_r01_a_second_try_beside_a_first_that_outlives_its_lease_ends_with_its_result(
     books: Books, start: Callable[..., Worker]
 ) -> None:
     first = start(["K"], holds={"inside": ["K"]}, lease=LEASE)
     first.wait_for("inside")
-    second = start(["K"], try_number=2, waits=True, lease=LEASE)
-    second.wait_for("waits")  # it has looked once
+    second = books.task(books.pay, try_number=2, lease=LEASE)
+    looks = [second.run(lambda: ["K"])]
     longer_than_the_lease(books)
-    for _ in range(2):
-        second.release("waits")
-        second.wait_for("waits")
+    again = books.task(books.pay, try_number=2, lease=LEASE, resumed=second.task_run_id)
+    looks += [again.run(lambda: ["K"]) for _ in range(2)]
+    assert [counts(look) for look in looks] == [{"waiting": 1}] * 3
     assert books.row("K").phase is Phase.BEGUN
     assert not books.row("K").lease_over, "renewed in the background"
     assert counts(books.run(books.pay, ["K"], try_number=3)) == {"waiting": 1}
     first.release("inside")
     assert first.result()["counts"] == {"executed": 1}
-    second.run_on()
-    assert second.result()["counts"] == {"replayed": 1}, "without a person"
+    assert counts(again.run(lambda: ["K"])) == {"replayed": 1}, "without a person"
     assert books.run(books.pay, one="K", try_number=4).result == {"paid": "K", "pid": first.pid}
     assert books.receiver.documents() == ["K"]
     assert books.events("doubt") == []
 
 
-@databases("sqlite", "postgres_embedded", "mariadb")
+@ONE_OF_EACH
 def test_a_transaction_longer_than_the_lease_is_not_taken_over(
     books: Books, start: Callable[..., Worker]
 ) -> None:
@@ -123,6 +125,7 @@ def longer_than_the_lease(books: Books) -> None:
         threading.Event().wait(0.1)
 
 
+@ONE_OF_EACH
 @pytest.mark.parametrize("act", ["pay", "window"])
 def test_a_stopped_process_loses_what_it_had_not_begun_and_keeps_what_it_had(
     books: Books, start: Callable[..., Worker], act: str
@@ -151,6 +154,7 @@ def test_a_stopped_process_loses_what_it_had_not_begun_and_keeps_what_it_had(
     assert counts(books.run(books.pay, documents, try_number=3)) == {"replayed": 3}
 
 
+@databases("sqlite", "postgres_embedded")
 def test_a_stopped_process_whose_document_was_said_not_to_have_happened(
     books: Books, start: Callable[..., Worker]
 ) -> None:
@@ -176,11 +180,11 @@ def test_a_stopped_process_whose_document_was_said_not_to_have_happened(
 
 @databases("postgres_embedded")
 def test_many_processes_at_one_key_execute_it_once(books: Books, start: Callable[..., Worker]) -> None:
-    workers = [start(["K"], waits=True) for _ in range(4)]
+    workers = [start(["K"], waits=True) for _ in range(3)]
     for worker in workers:
         worker.run_on()
     ends = [worker.result() for worker in workers]
-    assert sorted(next(iter(end["counts"])) for end in ends) == ["executed"] + ["replayed"] * 3
+    assert sorted(next(iter(end["counts"])) for end in ends) == ["executed"] + ["replayed"] * 2
     assert books.receiver.documents() == ["K"]
 
 

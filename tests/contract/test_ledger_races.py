@@ -20,6 +20,7 @@ from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, attempt, documents_of, events_of, new_ledger, opened
 from tests.contract.racing import KEYS, race
+from tests.contract.waiting import PATIENCE_S, wait_until_blocked
 from tests.databases import POSTGRES, SERVERS, databases
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from airflow_guard.core.keys import KeySpace
     from tests.databases import DatabaseUnderTest
 
-PATIENCE_S = 60.0
 PROCESSES = 8
 
 
@@ -54,26 +54,6 @@ def stepped(ledger: Ledger) -> Iterator[sa.Connection]:
         yield connection
     finally:
         connection.close()
-
-
-def wait_until_blocked(ledger: Ledger, sessions: int = 1) -> None:
-    """Return when so many sessions of this database wait for a lock."""
-    if ledger.database.dialect == "postgresql":
-        # The view shows this session's own database; other suites have databases of their own.
-        waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-    else:
-        waiting = (
-            "SELECT count(*) FROM information_schema.innodb_trx t JOIN information_schema.processlist p "
-            "ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = database()"
-        )
-    # InnoDB renews that view only if nobody has looked at it for a tenth of a second.
-    tick, pause_s = threading.Event(), 0.02 if ledger.database.dialect == "postgresql" else 0.15
-    with ledger.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for _ in range(int(PATIENCE_S / pause_s)):
-            if connection.exec_driver_sql(waiting).scalar_one() >= sessions:
-                return
-            tick.wait(pause_s)
-    raise TimeoutError("nobody came to wait for a lock")
 
 
 # -- many processes ----------------------------------------------------------------------------------------
@@ -220,6 +200,26 @@ def test_a_begin_and_a_take_over_at_the_same_moment_have_one_winner(
     assert (row.owner_token, row.phase) == (
         (one.own.token, Phase.BEGUN) if first == "begin" else (other.token, Phase.NONE)
     )
+
+
+@databases(*SERVERS)
+@pytest.mark.parametrize("report", ["complete", "fail", "reject", "doubt"])
+def test_who_reports_late_does_not_wait_for_whoever_holds_the_key_now(
+    shared_ledger: Ledger, space: KeySpace, report: str
+) -> None:
+    """The new owner holds its row for as long as its callable runs; the old one has nothing to wait for."""
+    one = attempt(shared_ledger, space=space).die()
+    again = attempt(shared_ledger, space=space, known=True)
+    late: Any = {
+        "complete": lambda: shared_ledger.complete(one.own, one.hashes, "1"),
+        "fail": lambda: shared_ledger.fail(one.own, one.hashes, "why", begun=True),
+        "reject": lambda: shared_ledger.reject(one.own, one.hashes, "why"),
+        "doubt": lambda: shared_ledger.doubt(one.own, one.hashes, "why"),
+    }[report]
+    with BusinessTransaction(shared_ledger, again.own, again.hashes), ThreadPoolExecutor(1) as pool:
+        assert pool.submit(late).result(PATIENCE_S / 10) == set(one.hashes)
+        ended = BusinessTransaction(shared_ledger, one.own, one.hashes)
+        assert pool.submit(ended.ending).result(PATIENCE_S / 10) is Ending.LOST
 
 
 # -- servers with another isolation level ------------------------------------------------------------------

@@ -76,7 +76,9 @@ def test_a_try_that_goes_on_after_a_wait_counts_what_it_did_before(books: Books)
     assert len(books.events("blocked")) == 1
     tries = books.database.tables.task_run
     with books.database.engine.connect() as connection:
-        found = connection.execute(tries.select().where(tries.c.dag_id == books.dag_id)).all()
+        found = connection.execute(
+            tries.select().where(tries.c.dag_id == books.dag_id).order_by(tries.c.id)
+        ).all()
     assert [(row.try_number, row.outcome) for row in found] == [(1, "success"), (2, "success")]
 
 
