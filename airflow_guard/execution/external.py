@@ -10,6 +10,7 @@ from airflow_guard.core.errors import (
     ConfigurationError,
     FollowUpFailed,
     InDoubt,
+    LedgerError,
     NotExecuted,
     OwnershipLost,
     Rejected,
@@ -116,14 +117,18 @@ class ExternalEffect:
 
     def _not_entered(self, unit: Unit, error: BaseException) -> UnitResult:
         """Give back what was not begun. Nothing has happened, so nobody waits long for a ledger that is down."""
-        result = UnitResult(unit, Outcome.FAILED, error, fatal=None if isinstance(error, Exception) else error)
+        result = UnitResult(
+            unit, Outcome.FAILED, error, fatal=None if isinstance(error, Exception) else error
+        )
         if isinstance(error, OwnershipLost):
             return result
         why = f"{type(error).__name__}: {error}"
         try:
             lost = self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S / 10)
         except Exception as problem:
-            log.warning("%s could not be given back; others wait for the lease to end: %s", unit.name, problem)
+            log.warning(
+                "%s could not be given back; others wait for the lease to end: %s", unit.name, problem
+            )
             result.unwritten = isinstance(problem, LedgerError)
         else:
             if lost:
@@ -204,7 +209,8 @@ class ExternalEffect:
                 unit.own, unit.hashes, outcome=text, failed=False, why=why, patience_s=PATIENCE_S
             )
         except Exception as error:
-            return UnitResult(unit, Outcome.FAILED, unrecorded(unit, error))
+            unwritten = isinstance(error, LedgerError)
+            return UnitResult(unit, Outcome.FAILED, unrecorded(unit, error), unwritten=unwritten)
         return UnitResult(unit, Outcome.EXECUTED, problem, text)
 
     def _follow_up_failed(self, unit: Unit, error: BaseException) -> UnitResult:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.errors import (
     LedgerBusy,
+    LedgerError,
     OwnershipLost,
     Rejected,
     TransactionError,
@@ -66,11 +67,11 @@ class DatabaseEffect:
     def _rolled_back(self, unit: Unit, transaction: BusinessTransaction, error: BaseException) -> UnitResult:
         fatal = None if isinstance(error, Exception) else error
         why = f"{type(error).__name__}: {error}"
+        if transaction.self_ended:
+            return self._self_ended(unit, error, why)
         # Nothing has happened, or the row shows it: nobody waits long for a ledger that is down.
         patience_s = PATIENCE_S / 10
         try:
-            if transaction.self_ended:
-                return self._self_ended(unit, error, why)
             if isinstance(error, Rejected):
                 outcome = Outcome.REJECTED
                 lost = self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=patience_s)
@@ -92,11 +93,15 @@ class DatabaseEffect:
         own, hashes = unit.own, unit.hashes
         if not isinstance(error, TransactionError):
             why += " (before that, the callable had ended the transaction that it was lent)"
-        self._ledger.write(
-            lambda c: self._ledger.apply(c, own, BEGIN, hashes, batch=None), patience_s=PATIENCE_S
-        )
-        self._ledger.doubt(own, hashes, why, patience_s=PATIENCE_S)
         fatal = None if isinstance(error, Exception) else error
+        try:
+            self._ledger.write(
+                lambda c: self._ledger.apply(c, own, BEGIN, hashes, batch=None), patience_s=PATIENCE_S
+            )
+            self._ledger.doubt(own, hashes, why, patience_s=PATIENCE_S)
+        except Exception as problem:
+            failure, unwritten = unrecorded(unit, problem), isinstance(problem, LedgerError)
+            return UnitResult(unit, Outcome.IN_DOUBT, failure, fatal=fatal, unwritten=unwritten)
         return UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
 
 

@@ -10,6 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
+from airflow_guard.core.errors import LedgerError
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.core.results import decode_result
 from airflow_guard.execution.external import not_ours, unrecorded

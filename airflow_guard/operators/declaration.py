@@ -41,7 +41,7 @@ class Declaration:
     :param dag_id: ``None`` if the task has no DAG yet.
     :param values: parameters by name, those of ``default_args`` included.
     :param mapped: names that the task is mapped over: only the run will tell their values.
-    :param perhaps: names that the run may map as well.
+    :param perhaps: names that may be given all the same: by what the run maps over, or by a subclass.
     :param is_mapped: whether there are several instances of the task.
     """
 
@@ -67,10 +67,12 @@ class Declaration:
         return spec
 
     @property
-    def key(self) -> tuple[str | None, str, str | None]:
+    def key(self) -> tuple[str | None, str | None, str | None]:
         """Key namespace, operation and cycle; ``None`` where only the run will tell."""
+        namespace = self.values.get("key_namespace") or self.dag_id
+        operation = None if "operation" in self.perhaps else self.operation
         cycle = None if self._may_be_mapped("cycle") else str(self.values.get("cycle") or "")
-        return self.values.get("key_namespace") or self.dag_id, self.operation, cycle
+        return namespace, operation, cycle
 
     @property
     def operation(self) -> str:
@@ -85,7 +87,7 @@ class Declaration:
                     f"{name}={value!r}: a fixed text. It is part of the key, and neither templated nor "
                     "mapped."
                 )
-        if self.values.get("operation") is None and _MADE_BY_AIRFLOW.search(self.task_id):
+        if self._given("operation") is False and _MADE_BY_AIRFLOW.search(self.task_id):
             raise ConfigurationError(
                 f"Task {self.task_id!r} needs operation=…: its id depends on the task group it is in, or on "
                 "how often its function was called before it, and the operation is part of the key. If you "
@@ -125,7 +127,7 @@ class Declaration:
                 f"{', '.join(needing)} of task {self.task_id!r} means nothing without document=… or "
                 "documents=…: the task would stand for the run as a whole."
             )
-        wanted = Function.of("python_callable", self.values["python_callable"], self._args()).required
+        wanted = Function.of("python_callable", self.values["python_callable"], self._args() or ()).required
         if wanted & {"document", "payload"}:
             raise ConfigurationError(
                 f"The callable of task {self.task_id!r} takes "
@@ -134,9 +136,11 @@ class Declaration:
             )
 
     def _check_functions(self, spec: GuardSpec) -> None:
-        known = self._known_arguments()
-        function = Function.of("python_callable", self.values["python_callable"], self._args())
-        function.check_arguments(known)
+        if "python_callable" not in self.values:  # a subclass brings it
+            return
+        known, args = self._known_arguments(), self._args()
+        function = Function.of("python_callable", self.values["python_callable"], args or ())
+        function.check_arguments(None if args is None else known)
         Callee(lambda _: None, function.names, function.any_name).check(spec)
         if spec.database and function.is_async:
             raise ConfigurationError(
@@ -149,9 +153,12 @@ class Declaration:
         if callable(documents) and not isinstance(documents, XComArg):
             Function.of("documents", documents).check_arguments(known)
 
-    def _args(self) -> tuple[Any, ...]:
-        args = self.values.get("op_args")
-        return tuple(args) if isinstance(args, (list, tuple)) else ()
+    def _args(self) -> tuple[Any, ...] | None:
+        """Return the ``op_args``, ``None`` if only the run will tell how many there are."""
+        args = self.values.get("op_args") or ()
+        if self._may_be_mapped("op_args") or not isinstance(args, (list, tuple)):
+            return None
+        return tuple(args)
 
     def _known_arguments(self) -> frozenset[str] | None:
         arguments = self.values.get("op_kwargs") or {}

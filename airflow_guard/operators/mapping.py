@@ -62,7 +62,7 @@ def declaration_of(operator: MappedOperator) -> Declaration:
     values = {name: value for name, value in defaults.items() if name in parameters}
     values.update(operator.partial_kwargs)
     expanded = expanded_names(operator)
-    mapped, perhaps = expanded or frozenset(), parameters if expanded is None else frozenset()
+    mapped, perhaps = expanded or frozenset(), _NOTHING if expanded is not None else parameters - _FIXED
     function = getattr(operator, "python_callable", None)
     if function is not None:
         # A decorated function: it is mapped over its arguments, and the operator's documents among them.
@@ -71,13 +71,26 @@ def declaration_of(operator: MappedOperator) -> Declaration:
         values["op_kwargs"] = dict.fromkeys(sorted(arguments - set(MOVED)))
         values["python_callable"] = undecorated(function)
         mapped = mapped & set(MOVED)
-        perhaps = frozenset({*MOVED, "op_kwargs"}) if expanded is None else perhaps
+        perhaps = frozenset({*MOVED, "op_kwargs"}) if expanded is None else _NOTHING
+    elif _has_parameters_of_its_own(operator.operator_class):
+        perhaps = parameters
     dag_id = operator.dag.dag_id if operator.dag is not None else None
     return Declaration(operator.task_id, dag_id, values, mapped, perhaps, is_mapped=True)
 
 
 MOVED = ("document", "documents")
 """Arguments of a decorated function's call that are the operator's parameters."""
+
+_NOTHING: frozenset[str] = frozenset()
+_FIXED = frozenset({"operation", "key_namespace", "python_callable"})
+"""What a task is not mapped over."""
+
+
+def _has_parameters_of_its_own(operator_class: type) -> bool:
+    """Return whether a subclass may give parameters that its tasks do not name."""
+    from airflow_guard.operators.idempotent import IdempotentOperator
+
+    return operator_class.__init__ is not IdempotentOperator.__init__  # type: ignore[misc]
 
 
 def undecorated(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -90,6 +90,7 @@ def resolve(
     actor: str,
     reason: str,
     dry_run: bool = False,
+    quiet_s: float = 0.0,
 ) -> list[Settled]:
     """Settle one key (see :mod:`airflow_guard.core.decisions` for the transitions).
 
@@ -103,6 +104,8 @@ def resolve(
     :param actor: who says so: a user's name, or ``verify``.
     :param reason: why, mandatory.
     :param dry_run: check and return what would be settled; change nothing.
+    :param quiet_s: refuse if the attempt gave a sign of life within so many seconds: an answer that was asked for
+        before that sign does not know what the attempt was doing then.
     :return: what was settled, the key itself first.
     :raises StaleResolution: the key has a newer attempt, or is settled already; the message says what it is
         now. A retry does not help: look again.
@@ -112,7 +115,7 @@ def resolve(
     """
     judged = [Judged(key_date, key_hash, owner_token)]
     return resolve_many(
-        ledger, judged, decision, actor=actor, reason=reason, dry_run=dry_run, strict=True
+        ledger, judged, decision, actor=actor, reason=reason, dry_run=dry_run, strict=True, quiet_s=quiet_s
     ).settled
 
 
@@ -125,6 +128,7 @@ def resolve_many(
     reason: str,
     dry_run: bool = False,
     strict: bool = False,
+    quiet_s: float = 0.0,
 ) -> Resolutions:
     """Settle several keys with one decision, in one transaction. See :func:`resolve`.
 
@@ -134,6 +138,7 @@ def resolve_many(
     """
     actor, reason = check_words(actor, reason)
     work = _Work(ledger, list(judged), Decision.of(decision), actor, reason, strict=strict, dry_run=dry_run)
+    work.quiet_s = quiet_s
     return ledger.database.write(work)
 
 
@@ -194,6 +199,7 @@ class _Work:
         self._actor, self._reason = actor, reason
         self._strict, self._dry_run = strict, dry_run
         self._since: int | None = None
+        self.quiet_s = 0.0
 
     def __call__(self, connection: sa.Connection) -> Resolutions:
         self._ledger.database.limit_locks(connection)
@@ -291,7 +297,9 @@ class _Work:
                 f"{_now(known)} {look}"
             )
         if self._decision in DECISIONS_OF.get(situation, ()):
-            return None
+            if known.last_sign_age_s >= self.quiet_s:
+                return None
+            return StaleResolution(f"{describe(row)}: its attempt has just given a sign of life. {look}")
         if situation in (Situation.DONE, Situation.FAILED):
             return StaleResolution(f"{describe(row)}: settled already. {_now(known)} {look}")
         if situation in DECISIONS_OF:

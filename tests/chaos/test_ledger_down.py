@@ -11,7 +11,8 @@ import pytest
 
 from airflow_guard.core.errors import LedgerUnavailable
 from airflow_guard.core.states import FollowUp, State
-from airflow_guard.execution import writer
+from airflow_guard.execution import external, in_database, writer
+from airflow_guard.execution import workers as execution_workers
 from tests.chaos.books import DATABASE, Books, counts, failure, numbered
 from tests.chaos.proxy import Proxy
 from tests.databases import SERVERS, databases
@@ -141,6 +142,48 @@ def test_down_for_longer_than_anybody_waits_leaves_a_doubt_and_no_repetition(
     books.expire_leases()
     assert counts(books.run(books.pay, ["A"], try_number=3)) == {"in_doubt": 1}
     assert books.receiver.documents() == ["A"]
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("database", [True, False])
+def test_down_for_good_begins_nothing_else_and_does_not_wait_for_each_document(
+    books: Books, remote: Books, proxy: Proxy, workers: int, database: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (writer, external, in_database, execution_workers):
+        monkeypatch.setattr(module, "PATIENCE_S", 0.5)
+    inside = threading.Barrier(workers, timeout=PATIENCE_S)
+
+    def act(document: str, **given: Any) -> None:
+        if database:
+            remote.post(document, given["connection"])
+        else:
+            books.receiver.call(document)
+        inside.wait()
+        proxy.cut()
+        inside.wait()
+
+    def post(document: str, connection: Any) -> None:
+        act(document, connection=connection)
+
+    def pay(document: str) -> None:
+        act(document)
+
+    rules: dict[str, Any] = {"side_effect": DATABASE} if database else {}
+    report = remote.run(post if database else pay, numbered(40), max_workers=workers, **rules)
+    assert report.documents == 40
+    assert counts(report)["released"] >= 40 - 2 * workers
+    assert counts(report).get("in_doubt", 0) == (0 if database else workers)
+    assert failure(report).retryable, "another try does what was not begun"
+    assert books.posted() == []
+    proxy.restore()
+    books.expire_leases()
+    again = books.run(books.post if database else books.pay, numbered(40), try_number=2, **rules)
+    if database:
+        assert counts(again) == {"executed": 40}
+        assert sorted(books.posted()) == numbered(40)
+    else:
+        assert counts(again) == {"in_doubt": workers, "executed": 40 - workers}
+        assert sorted(map(str, books.receiver.documents())) == numbered(40)
 
 
 @pytest.mark.parametrize("workers", [1, 4])

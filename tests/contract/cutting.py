@@ -73,6 +73,10 @@ class Proxy:
         self._let_go.set()
         assert self._landed.wait(PATIENCE_S)
 
+    def let_nobody_in(self) -> None:
+        """Refuse new connections from now on."""
+        _close(self._listener)
+
     def cut_clients(self) -> None:
         """Cut all clients off now; the server's side stays as it is."""
         for client in self._clients:

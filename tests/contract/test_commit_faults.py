@@ -259,7 +259,7 @@ def test_a_ledger_that_stays_away_is_told_as_unknown_and_not_as_down(
     through = cut.through(one)
     cut.proxied.read(SPACE.key_date, one.hashes)
     cut.proxy.cut_at_commit("after")
-    cut.proxy._listener.close()  # nobody comes in any more
+    cut.proxy.let_nobody_in()
     with pytest.raises(UnknownCommit) as caught:
         through.begin()
     assert caught.value.retryable
@@ -338,7 +338,7 @@ def test_a_commit_that_a_standby_holds_is_unknown_until_it_lands(
     monkeypatch.setattr(database_module, "LOCK_TIMEOUT_S", 1)
     monkeypatch.setattr(business_module, "UNKNOWN_COMMIT_PATIENCE_S", 0.0)
     cut = Cut(own_postgres.url())
-    one = attempt(cut.ledger)
+    one = attempt(cut.ledger).die()
     other = Ownership.new(SPACE.key_date, opened(cut.ledger), "other")
     admin = sa.create_engine(own_postgres.url(), isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
 

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.documents import DocumentReader
-from airflow_guard.core.errors import OwnershipLost
+from airflow_guard.core.errors import OwnershipLost, StaleResolution
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store.changes import Ownership
@@ -376,6 +376,21 @@ def test_a_doubt_is_a_sign_of_life_also_where_others_gave_the_attempt_up(
     one.doubt("ReadTimeout: no answer")
     assert one.row().last_sign_age_s < 60
     assert one.row().error == "ReadTimeout: no answer"
+
+
+def test_a_no_that_was_asked_for_before_a_sign_of_life_is_refused(
+    shared_ledger: Ledger, space: KeySpace
+) -> None:
+    """verify looked, then the attempt came back and called: what it saw is about the time before the call."""
+    one = expired(aged(attempt(shared_ledger, space=space).begin(), 5))
+    said = {"actor": "verify", "reason": "no trace of it", "quiet_s": 300.0}
+    key = (space.key_date, one.hashes[0], one.own.token)
+    one.doubt("ReadTimeout: no answer")
+    with pytest.raises(StaleResolution, match="sign of life"):
+        resolution.resolve(shared_ledger, *key, "did_not_happen", **said)
+    assert one.row().state is State.IN_DOUBT
+    (settled,) = resolution.resolve(aged(one, 1).ledger, *key, "did_not_happen", **said)
+    assert settled.after is State.FAILED
 
 
 def test_the_end_of_a_try_is_a_sign_of_life(shared_ledger: Ledger, space: KeySpace) -> None:

@@ -8,7 +8,9 @@ import pwd
 import shutil
 import socket
 import subprocess
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,13 +24,11 @@ from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, attempt, documents_of, new_ledger
 from tests.contract.waiting import PATIENCE_S
-from tests.databases import databases
+from tests.databases import databases, not_run
 from tests.processes import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
-
     from tests.databases import DatabaseUnderTest
     from tests.processes import Worker
 
@@ -37,7 +37,7 @@ ASKING = Asking(TaskIdentity("statements", "post", "manual__1"), "default")
 SESSIONS = 2
 _SETTINGS = """
 [databases]
-{name} = host={host} port={port}
+{name} = host={host} port={port} user={user}
 [pgbouncer]
 listen_addr = 127.0.0.1
 listen_port = {listen}
@@ -50,41 +50,45 @@ pidfile =
 
 
 @pytest.fixture
-def pooled(database: DatabaseUnderTest, tmp_path: Path) -> Iterator[sa.URL]:
+def pooled(database: DatabaseUnderTest) -> Iterator[sa.URL]:
     """The URL of a whole migrated database behind a real PgBouncer with two server sessions."""
     if PGBOUNCER is None:
-        pytest.skip("not run: pgbouncer is not installed")
+        not_run("pgbouncer is not installed")
     own = database.server.fresh_database()
     new_ledger(own.url).database.dispose()
     url = sa.make_url(own.url)
     with socket.create_server(("127.0.0.1", 0)) as free:
         listen = free.getsockname()[1]
-    settings = tmp_path / "pgbouncer.ini"
-    host, port = url.query.get("host", url.host), url.query.get("port", url.port)
-    settings.write_text(
-        _SETTINGS.format(name=url.database, host=host, port=port, listen=listen, sessions=SESSIONS)
+    settings = _SETTINGS.format(
+        name=url.database,
+        host=url.query.get("host", url.host),
+        port=url.query.get("port", url.port),
+        user=url.username,
+        listen=listen,
+        sessions=SESSIONS,
     )
-    log = (tmp_path / "pgbouncer.log").open("w+")
-    process = subprocess.Popen([PGBOUNCER, str(settings)], stdout=log, stderr=log, **_not_root(tmp_path))
     through = sa.URL.create("postgresql+psycopg", url.username, None, "127.0.0.1", listen, url.database)
-    try:
-        _wait_for(through, process)
-        yield through
-    finally:
-        process.terminate()
-        process.wait()
-        log.close()
-        database.server.drop(own)
+    # A folder that the user may enter that PgBouncer runs as.
+    with tempfile.TemporaryDirectory(prefix="guard-pgbouncer-") as folder:
+        Path(folder).chmod(0o755)
+        file = Path(folder, "pgbouncer.ini")
+        file.write_text(settings)
+        with Path(folder, "log").open("wb") as log:
+            process = subprocess.Popen([PGBOUNCER, str(file)], stdout=log, stderr=log, **_not_root())
+        try:
+            _wait_for(through, process)
+            yield through
+        finally:
+            process.terminate()
+            process.wait()
+            database.server.drop(own)
 
 
-def _not_root(folder: Path) -> dict[str, Any]:
+def _not_root() -> dict[str, Any]:
     """PgBouncer does not run as root."""
     if os.geteuid() != 0:
         return {}
     nobody = pwd.getpwnam("nobody")
-    for each in (folder, *folder.parents):
-        if each.owner() == "root" and str(each).startswith("/tmp/"):
-            each.chmod(each.stat().st_mode | 0o055)
     return {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
 
 
@@ -103,7 +107,11 @@ def _wait_for(url: sa.URL, process: subprocess.Popen[bytes]) -> None:
 def advisory_locks(url: sa.URL) -> int:
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     with engine.connect() as connection:
-        return int(connection.exec_driver_sql("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'").scalar_one())
+        return int(
+            connection.exec_driver_sql(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+            ).scalar_one()
+        )
 
 
 def execute(ledger: Ledger, name: str) -> str:
@@ -164,7 +172,10 @@ def test_c25_a_session_that_dies_behind_it_is_told_as_the_ledger_down(pooled: sa
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
             "WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
-    assert ledger.write(lambda c: ledger.apply(c, one.own, BEGIN, one.hashes, batch=None), patience_s=PATIENCE_S) == set()
+    assert (
+        ledger.write(lambda c: ledger.apply(c, one.own, BEGIN, one.hashes, batch=None), patience_s=PATIENCE_S)
+        == set()
+    )
     one.complete("1")
     assert one.row().state is State.COMPLETED
     ledger.database.dispose()

@@ -263,6 +263,23 @@ def test_an_effect_that_happened_after_a_no_is_told_as_possibly_twice(books: Boo
     assert [event.kind for event in books.events("conflict")] == ["conflict"]
 
 
+def test_failing_after_the_key_was_lost_is_no_doubt_about_the_effect(books: Books) -> None:
+    """The error comes before the window: nothing was sent here, so nobody is to be told that it may be twice."""
+
+    def slow(document: str, effect: Any) -> None:
+        books.expire_leases()
+        assert counts(books.run(books.pay, [document], try_number=2)) == {"executed": 1}
+        raise ValueError("no rate")
+
+    report = books.run(slow, ["A"])
+    assert counts(report) == {"failed": 1}
+    assert "nothing was executed here" in str(failure(report))
+    assert "twice" not in str(failure(report))
+    assert isinstance(failure(report).__cause__, ValueError)
+    assert failure(report).retryable
+    assert len(books.receiver.calls()) == 1
+
+
 def test_losing_the_key_before_the_effect_executes_nothing(books: Books) -> None:
     """Another attempt takes over what was claimed and not begun."""
 

@@ -377,6 +377,35 @@ def test_mapped_tasks_that_work(dag: DAG) -> None:
         mapped(task_id="seven").expand_kwargs([{"cycle": "1"}])
 
 
+def test_op_args_that_only_the_run_will_tell(dag: DAG) -> None:
+    from airflow.sdk import task
+
+    @task
+    def regions() -> list[str]:
+        return []
+
+    def send_to(region: str, document: str) -> None: ...
+
+    guarded(task_id="one", python_callable=send_to, op_args=regions())
+    mapped = IdempotentOperator.partial(task_id="two", python_callable=send_to, documents=["A"])
+    mapped.expand(op_args=[["eu"], ["us"]])
+
+
+def test_a_subclass_may_bring_what_its_tasks_do_not_name(dag: DAG) -> None:
+    from airflow.sdk import TaskGroup
+
+    class SendOperator(IdempotentOperator):
+        def __init__(self, **kwargs: Any) -> None:
+            super().__init__(operation="send", python_callable=send, documents=["A"], **kwargs)
+
+    with TaskGroup("group"):
+        mapped = SendOperator.partial(task_id="mapped").expand(cycle=["1", "2"])
+        plain = SendOperator(task_id="plain")
+    assert (plain.operation, mapped.unmap({"cycle": "1"}).operation) == ("send", "send")
+    with pytest.raises(ConfigurationError, match="have one key"):
+        guarded(task_id="other", operation="send")
+
+
 # -- decorated functions -------------------------------------------------------------------------------------
 
 
