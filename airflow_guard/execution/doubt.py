@@ -72,7 +72,10 @@ class DoubtSettler:
         if answer is False and settle_after is not None:
             if age_s >= settle_after.total_seconds():
                 reason = f"verify answered that it did not happen, {age_s:.0f} s after the last sign of life"
-                return self._resolve(key_date, row, "did_not_happen", "verify", reason)
+                quiet_s = (
+                    settle_after.total_seconds()
+                )  # since the row was read, the attempt may have come back
+                return self._resolve(key_date, row, "did_not_happen", "verify", reason, quiet_s=quiet_s)
             return Settled("error", self._unsettled(documents[0], row, settle_after.total_seconds() - age_s))
         if self._remembered(rows):
             reason = f"repeated with the same idempotency key within receiver_remembers={self._effect.receiver_remembers}"
@@ -148,11 +151,14 @@ class DoubtSettler:
             age is not None and age < remembers.total_seconds() for age in ages
         )
 
-    def _resolve(self, key_date: date, row: LedgerRow, decision: str, actor: str, reason: str) -> Settled:
+    def _resolve(
+        self, key_date: date, row: LedgerRow, decision: str, actor: str, reason: str, quiet_s: float = 0.0
+    ) -> Settled:
         try:
             resolution.resolve(
-                self._ledger, key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason
-            )
+                self._ledger, key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason,
+                quiet_s=quiet_s,
+            )  # fmt: skip
         except ResolutionError as error:
             # Settled by somebody else meanwhile, or the attempt has come back to life: it is read again.
             log.info("%s", error)

@@ -283,7 +283,7 @@ class _Work:
         found = connection.execute(sa.select(run).where(run.c.id.in_(ids))) if ids else ()
         return {row.id: identity_of(row) for row in found}
 
-    def _refusal(
+    def _refusal(  # noqa: PLR0911 - a reason to refuse each
         self, key_date: date, key_hash: str, token: str, row: Any, people: Mapping[int, TaskIdentity]
     ) -> ResolutionError | None:
         if row is None:

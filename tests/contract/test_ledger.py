@@ -12,6 +12,7 @@ from airflow_guard.core.documents import DocumentReader
 from airflow_guard.core.errors import OwnershipLost, StaleResolution
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import FollowUp, Phase, State
+from airflow_guard.store import resolution
 from airflow_guard.store.changes import Ownership
 from tests.contract.attempts import Attempt, attempt, documents_of, events_of, opened
 

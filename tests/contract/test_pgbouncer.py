@@ -29,6 +29,7 @@ from tests.processes import checkpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
     from tests.databases import DatabaseUnderTest
     from tests.processes import Worker
 
