@@ -7,6 +7,7 @@ import os
 import shutil
 from contextlib import ExitStack
 from datetime import date
+from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -96,6 +97,7 @@ class Scene:
             folder = self.folder / "statements"
             self.month = write_month(folder)
             self.statements = {day: list(read_statements(folder, day)) for day in self.month.business_dates}
+            self._check_reading()
             files, accounts = len(self.month.files), len(self.month.closing)
             shown.note(
                 f"{files} files, {self.month.statements} statements of {accounts} accounts, "
@@ -108,6 +110,19 @@ class Scene:
             shown.note("scheduler, DAG processor, triggerer and API server report to be healthy")
             shown.note(
                 f"UI: {self.airflow.address}   user: {self.airflow.user}   password: {self.airflow.password}"
+            )
+
+    def _check_reading(self) -> None:
+        """Compare what was read with what the writer counted: a line that is never read would not be missed."""
+        statements = [statement for day in self.statements.values() for statement in day]
+        lines = sum(len(statement["lines"]) for statement in statements)
+        last_day = self.statements[max(self.statements)]
+        closing = {statement["account"]: Decimal(statement["closing"]) for statement in last_day}
+        written = (self.month.statements, self.month.transactions, self.month.closing)
+        if (len(statements), lines, closing) != written:
+            raise GuardError(
+                f"The statements were not read as they were written: {len(statements)} statements with {lines} "
+                f"transactions, not {self.month.statements} with {self.month.transactions}, or other balances."
             )
 
     def _start_postgres(self) -> EmbeddedPostgres:
