@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.states import FollowUp, Phase, State
+from airflow_guard.store import dialects
 from airflow_guard.store.events import AuditEvent, EventLog
 
 if TYPE_CHECKING:
@@ -82,9 +83,22 @@ class Changes:
         lost commit finds its own work done, a late report follows its own path, the rest is lost.
         """
         statement: ByKeys = getattr(self.statements, change.statement)
+        if self._may_be_held(connection, own, hashes):
+            return self._account_for(connection, own, change, hashes, values)
         if statement.run(connection, own.key_date, hashes, token=own.token, **values).rowcount == len(hashes):
             return set()
         return self._account_for(connection, own, change, hashes, values)
+
+    def _may_be_held(self, connection: sa.Connection, own: Ownership, hashes: Sequence[str]) -> bool:
+        """Return whether another attempt owns a key, which it may hold for as long as its callable runs.
+
+        MySQL and MariaDB lock a row before they look at its token, so that the change itself would wait for it.
+        PostgreSQL compares first, and SQLite locks no rows.
+        """
+        if self.database.dialect != dialects.MYSQL:
+            return False
+        owners = self.statements.owners.run(connection, own.key_date, hashes).scalars()
+        return any(token != own.token for token in owners)
 
     def _account_for(
         self,

@@ -132,6 +132,9 @@ class Statements:
         self.plain = self._by_keys(sa.select(e))
         """All of a row, without waiting for anybody who holds it."""
 
+        self.owners = self._by_keys(sa.select(e.c.owner_token))
+        """Whose keys are, without waiting either."""
+
         self.batch_members = sa.select(e.c.key_hash, e.c.document, e.c.batch_id).where(
             e.c.key_date == sa.bindparam("d"), e.c.batch_id.in_(sa.bindparam("batch_ids", expanding=True))
         )

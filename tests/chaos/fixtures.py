@@ -9,6 +9,7 @@ import pytest
 
 from airflow_guard.store.migrate import migrate
 from tests.chaos.books import Books, Receiver
+from tests.databases import databases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.databases import DatabaseKind, DatabaseServer, DatabaseUnderTest
 
+ONE_OF_EACH = databases("sqlite", "postgres_embedded", "mariadb")
+"""For what does not depend on the version of a server: the statements of the two PostgreSQL servers are the same."""
 _numbers = itertools.count(1)
 _ledgers = pytest.StashKey[dict[str, "DatabaseUnderTest"]]()
 

@@ -13,6 +13,7 @@ from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, InProgressElsewhere, ResolutionError
 from airflow_guard.core.states import FollowUp, Phase, State
 from tests.chaos.books import DATABASE, counts, failure, numbered
+from tests.chaos.fixtures import ONE_OF_EACH
 from tests.chaos.jobs import work
 from tests.databases import databases
 from tests.processes import Worker, WorkerFailed
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.books import Books
 
-# The statements of the two PostgreSQL servers are the same; processes are killed at one of them.
-ONE_OF_EACH = databases("sqlite", "postgres_embedded", "mariadb")
-EFFECT = External(verify=lambda: None, settle_after=timedelta(minutes=10))
+pytestmark = ONE_OF_EACH
 
 
 @pytest.fixture
@@ -50,7 +49,6 @@ def standing_at(workers: list[Worker], label: str) -> Worker:
     raise TimeoutError(label)
 
 
-@ONE_OF_EACH
 def test_c03_four_processes_over_one_batch_one_of_them_killed_inside_a_document(
     books: Books, start: Callable[..., Worker]
 ) -> None:
@@ -89,7 +87,6 @@ def test_c03_four_processes_over_one_batch_one_of_them_killed_inside_a_document(
         assert f"--key {books.row('D-0050').key_hash}" in end["message"]
 
 
-@ONE_OF_EACH
 def test_c15_a_worker_killed_at_one_document_of_a_thousand(
     books: Books, start: Callable[..., Worker]
 ) -> None:
@@ -104,7 +101,6 @@ def test_c15_a_worker_killed_at_one_document_of_a_thousand(
     assert sorted(map(str, books.receiver.documents())) == [each for each in documents if each != "D-0700"]
 
 
-@ONE_OF_EACH
 def test_c27_killed_in_the_callable_and_resolved_by_a_person(
     books: Books, start: Callable[..., Worker]
 ) -> None:
@@ -145,7 +141,6 @@ def test_c27_killed_in_the_callable_and_resolved_by_a_person(
     assert counts(books.run(books.pay, ["A", "B"], try_number=5)) == {"replayed": 2}
 
 
-@ONE_OF_EACH
 def test_killed_inside_and_behind_the_window_at_once(books: Books, start: Callable[..., Worker]) -> None:
     worker = start(["A", "B"], act="window", holds={"inside": ["A"], "behind": ["B"]}, max_workers=2)
     worker.wait_for("inside")
@@ -165,7 +160,6 @@ def test_killed_inside_and_behind_the_window_at_once(books: Books, start: Callab
     assert sorted(map(str, books.receiver.documents())) == ["A", "B"]
 
 
-@ONE_OF_EACH
 def test_a_batch_killed_in_its_window_is_repeated_as_the_same_batch(
     books: Books, start: Callable[..., Worker]
 ) -> None:
@@ -216,7 +210,6 @@ def test_a_batch_killed_in_its_window_is_repeated_as_the_same_batch(
     assert set(executed.values()) == {1}
 
 
-@ONE_OF_EACH
 def test_killed_in_its_transaction_leaves_no_rows_and_is_taken_over(
     books: Books, start: Callable[..., Worker]
 ) -> None:

@@ -15,12 +15,12 @@ from airflow_guard.execution import external, in_database, writer
 from airflow_guard.execution import workers as execution_workers
 from tests.chaos.books import DATABASE, Books, counts, failure, numbered
 from tests.chaos.proxy import Proxy
-from tests.databases import SERVERS, databases
+from tests.databases import databases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = databases(*SERVERS)
+pytestmark = databases("postgres_embedded", "mariadb")
 PATIENCE_S = 60
 
 

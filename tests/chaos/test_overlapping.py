@@ -14,6 +14,7 @@ from airflow_guard.core.errors import LedgerBusy
 from airflow_guard.core.states import Phase, State
 from airflow_guard.store.dialects import age_s
 from tests.chaos.books import DATABASE, counts, failure
+from tests.chaos.fixtures import ONE_OF_EACH
 from tests.chaos.jobs import outcome, work
 from tests.databases import databases
 
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
     from tests.chaos.books import Books
     from tests.processes import Worker
 
-# The statements of the two PostgreSQL servers are the same; processes are started against one of them.
-ONE_OF_EACH = databases("sqlite", "postgres_embedded", "mariadb")
+pytestmark = ONE_OF_EACH
 LEASE = timedelta(seconds=3)
 """The shortest that there is."""
 
@@ -40,7 +40,6 @@ def start(start_worker: Callable[..., Worker], books: Books) -> Callable[..., Wo
     return start
 
 
-@ONE_OF_EACH
 def test_c01_the_same_try_delivered_twice(books: Books, start: Callable[..., Worker]) -> None:
     """Run, task, map index and try number are identical; only the owner token tells the two apart."""
     first = start(["K"], holds={"inside": ["K"]})
@@ -70,7 +69,6 @@ def test_c01_the_same_try_delivered_twice(books: Books, start: Callable[..., Wor
     assert books.receiver.documents() == ["K"]
 
 
-@ONE_OF_EACH
 def test_r01_a_second_try_beside_a_first_that_outlives_its_lease_ends_with_its_result(
     books: Books, start: Callable[..., Worker]
 ) -> None:
@@ -93,7 +91,6 @@ def test_r01_a_second_try_beside_a_first_that_outlives_its_lease_ends_with_its_r
     assert books.events("doubt") == []
 
 
-@ONE_OF_EACH
 def test_a_transaction_longer_than_the_lease_is_not_taken_over(
     books: Books, start: Callable[..., Worker]
 ) -> None:
@@ -125,7 +122,6 @@ def longer_than_the_lease(books: Books) -> None:
         threading.Event().wait(0.1)
 
 
-@ONE_OF_EACH
 @pytest.mark.parametrize("act", ["pay", "window"])
 def test_a_stopped_process_loses_what_it_had_not_begun_and_keeps_what_it_had(
     books: Books, start: Callable[..., Worker], act: str

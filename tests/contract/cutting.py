@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
 from typing import TYPE_CHECKING, Literal, Self
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 When = Literal["before", "during", "after", "held"]
-_COMMIT = b"COMMIT"
+_COMMIT = re.compile(rb"(?<!AUTO)COMMIT(?!TED)")
 PATIENCE_S = 60.0
 
 
@@ -109,7 +110,7 @@ class Proxy:
         with contextlib.suppress(OSError):
             while data := client.recv(65536):
                 when = self._armed
-                if when is None or _COMMIT not in data:
+                if when is None or not _COMMIT.search(data):
                     server.sendall(data)
                     continue
                 self._armed = None
@@ -133,6 +134,7 @@ class Proxy:
                 server.sendall(data)
             return
         if when == "during":
+            swallow.set()
             server.sendall(data)
         _close(client)
         _close(server)

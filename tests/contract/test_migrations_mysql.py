@@ -158,7 +158,7 @@ def test_refused_triggers_are_a_warning_that_names_the_grants(
         with admin.connect() as connection:
             connection.execute(sa.text("SET GLOBAL log_bin_trust_function_creators = 1"))
         assert migrate(ledger) == []
-        assert not caplog.records
+        assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
         with ledger.engine.connect() as connection:
             formats = sa.text(
                 "SELECT DISTINCT row_format FROM information_schema.tables WHERE table_name IN :names"

@@ -50,4 +50,4 @@ def test_airflow_knows_the_provider(airflow_home: Path) -> None:
     assert manager.providers["airflow-guard"].version == __version__
     assert "airflow_guard" in dict(manager.provider_configs)["airflow-guard"]
     conf.load_providers_configuration()
-    assert conf.get("airflow_guard", "prefix") == "guard_"
+    assert conf.get("airflow_guard", "table_prefix") == "guard_"

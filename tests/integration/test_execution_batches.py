@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.books import Books
 
+pytestmark = fixtures.ONE_OF_EACH
 books = fixtures.books
 BATCHES: dict[str, Any] = {"call_per": "batch", "batch_size": 3}
 

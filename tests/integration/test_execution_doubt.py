@@ -18,6 +18,7 @@ from tests.chaos.books import Books, counts, failure
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+pytestmark = fixtures.ONE_OF_EACH
 books = fixtures.books
 MINUTES = timedelta(minutes=10)
 

@@ -22,6 +22,7 @@ from tests.chaos.books import DATABASE, DAY, counts, failure, mapped, numbered
 if TYPE_CHECKING:
     from tests.chaos.books import Books
 
+pytestmark = fixtures.ONE_OF_EACH
 books = fixtures.books
 OTHER_RUN = "scheduled__2026-02-01"
 

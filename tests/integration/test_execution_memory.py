@@ -15,6 +15,7 @@ from tests.chaos.books import counts, failure
 if TYPE_CHECKING:
     from tests.chaos.books import Books
 
+pytestmark = fixtures.ONE_OF_EACH
 books = fixtures.books
 REMEMBERS = External(in_doubt="retry", receiver_remembers=timedelta(hours=24))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.chaos.books import Books
 
+pytestmark = fixtures.ONE_OF_EACH
 books = fixtures.books
 PATIENCE_S = 30
 
