@@ -148,8 +148,9 @@ class Proxy:
                 client.sendall(data)
         _close(client)
         _close(server)
-        self._cut.set()
-        self._landed.set()
+        if swallow.is_set():  # else it is another connection that has ended
+            self._cut.set()
+            self._landed.set()
 
 
 def _close(each: socket.socket) -> None:
