@@ -156,11 +156,12 @@ class Workers:
         self._writer.flush()
         for result in self._pending:
             problem = self._unwritten(result)
-            for document in result.unit.documents:
-                if problem is not None:
-                    self._report.add_error(Outcome.IN_DOUBT, document.name, problem)
-                else:
-                    self._report.add(Outcome.EXECUTED, document.name)
+            names = [document.name for document in result.unit.documents]
+            if problem is None:
+                self._report.add_many(Outcome.EXECUTED, names)
+            else:
+                for name in names:
+                    self._report.add_error(Outcome.IN_DOUBT, name, problem)
             if self._report.single and problem is None and result.text is not None:
                 self._report.set_result(decode_result(result.text))
         self._pending.clear()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from airflow_guard.core.errors import OwnershipLost
 from airflow_guard.core.keys import NORMALISER_VERSION, KeySpace
@@ -38,8 +37,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Claimed:
+class Claimed(NamedTuple):
     """A key that a claim has won, as the ledger has it."""
 
     key_hash: str
@@ -117,27 +115,33 @@ class Ledger:
         hashes = sorted(document.key_hash for document in (*new, *known))
         name = aliases.name_hash(space.key_namespace, space.operation)
 
+        receiver_keys = {document.key_hash: document.idempotency_key for document in new}
+
         def work(connection: sa.Connection) -> dict[str, Claimed]:
             self.database.limit_locks(connection)
             if known:
                 self._take(connection, own, space, known)
             if new:
-                connection.execute(s.insert_claims, self._claim_parameters(own, space, new, normaliser))
-            won = s.owned.run(connection, own.key_date, hashes, token=own.token, name=name).all()
-            if won and won[0].renamed:
-                # Looked up after the inserts: a rename holds off writers, so it came before them or comes after.
-                raise OwnershipLost(
-                    f"{space.key_namespace} / {space.operation} was renamed in the ledger while this task ran. Nothing "
-                    "was claimed; another try meets the keys under their new names."
-                )
-            return {
-                row.key_hash: Claimed(
-                    row.key_hash, row.attempt, row.generation, row.idempotency_key, row.batch_id
-                )
-                for row in won
-            }
+                parameters = self._claim_parameters(own, space, new, receiver_keys, normaliser)
+                inserted = connection.execute(s.insert_claims, parameters).rowcount
+                if not known and inserted == len(new) and self.database.dialect == dialects.POSTGRES:
+                    # All of it won, as it was sent: not read back. (MySQL counts otherwise.)
+                    self._refuse_renamed(connection, space, name)
+                    return {key: Claimed(key, 1, 1, sent, None) for key, sent in receiver_keys.items()}
+            won = s.owned.run(connection, own.key_date, hashes, token=own.token).all()
+            if won:
+                self._refuse_renamed(connection, space, name)
+            return {row.key_hash: Claimed(*row) for row in won}
 
         return self.database.write(work)
+
+    def _refuse_renamed(self, connection: sa.Connection, space: KeySpace, name: str) -> None:
+        # Asked after the inserts: a rename holds off writers, so it came before them or comes after.
+        if connection.execute(self.statements.renamed, {"name": name}).scalar_one():
+            raise OwnershipLost(
+                f"{space.key_namespace} / {space.operation} was renamed in the ledger while this task ran. Nothing "
+                "was claimed; another try meets the keys under their new names."
+            )
 
     def _take(
         self, connection: sa.Connection, own: Ownership, space: KeySpace, known: Sequence[Document]
@@ -171,8 +175,9 @@ class Ledger:
         )  # fmt: skip
 
     def _claim_parameters(
-        self, own: Ownership, space: KeySpace, new: Sequence[Document], normaliser: int
-    ) -> Any:
+        self, own: Ownership, space: KeySpace, new: Sequence[Document], receiver_keys: Mapping[str, str],
+        normaliser: int,
+    ) -> Any:  # fmt: skip
         shared = {
             "p_key_date": own.key_date, "p_normaliser": normaliser, "p_key_namespace": space.key_namespace,
             "p_operation": space.operation, "p_business_date": space.business_date, "p_cycle": space.cycle,
@@ -182,9 +187,9 @@ class Ledger:
         }  # fmt: skip
         if self.database.dialect == dialects.POSTGRES:
             lists = {
-                "key_hash": (document.key_hash for document in new),
+                "key_hash": receiver_keys,
                 "document": (document.name for document in new),
-                "idempotency_key": (document.idempotency_key for document in new),
+                "idempotency_key": receiver_keys.values(),
                 "fingerprint": (document.fingerprint for document in new),
             }
             return shared | {
@@ -194,7 +199,7 @@ class Ledger:
             shared
             | {
                 "key_hash": document.key_hash, "document": document.name,
-                "idempotency_key": document.idempotency_key, "fingerprint": document.fingerprint,
+                "idempotency_key": receiver_keys[document.key_hash], "fingerprint": document.fingerprint,
             }
             for document in new
         ]  # fmt: skip

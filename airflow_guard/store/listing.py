@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from airflow_guard.core.decisions import UNFINISHED, Situation, situation_of
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, KeySpace
-from airflow_guard.core.states import FollowUp, State
+from airflow_guard.core.states import State
 from airflow_guard.store import aliases, dialects
 from airflow_guard.store.changes import describe
 from airflow_guard.store.rows import ledger_row
@@ -286,7 +286,7 @@ def _select(ledger: Ledger, where: Sequence[sa.ColumnElement[bool]], part: froze
     ]
     if Situation.DONE not in part:
         # Said once more in the words of the index of what is unfinished.
-        open_follow_ups = e.c.follow_up.in_([constant(FollowUp.PENDING), constant(FollowUp.FAILED)])
+        open_follow_ups = e.c.attention == constant("follow_up")
         conditions.append(open_follow_ups if part <= _FOLLOW_UPS else e.c.state != constant(State.COMPLETED))
         newest.insert(0, sa.case(*((stands[situation], rank) for rank, situation in enumerate(_ORDER))))
     return ledger.statements.read_where.where(*conditions).order_by(*newest)

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from airflow_guard.core.errors import ConfigurationError
-from airflow_guard.core.states import PHASES_OF_STATE, FollowUp, Phase, State
+from airflow_guard.core.states import PHASES_OF_STATE, FollowUp
 
 Instant = (
     sa.DateTime()
@@ -45,6 +45,13 @@ _MYSQL: dict[str, Any] = {
     "mariadb_collate": "utf8mb4_bin",
     "mariadb_row_format": "DYNAMIC",
 }
+
+
+ATTENTION = (
+    "CASE WHEN state IN ('in_doubt', 'rejected', 'failed') THEN state "
+    "WHEN follow_up IN ('pending', 'failed') THEN 'follow_up' END"
+)
+"""What of a row may want somebody's attention; NULL for what is in progress or done."""
 
 
 def _state_check() -> str:
@@ -127,14 +134,8 @@ class Tables:
         )
 
     def _execution(self) -> sa.Table:
-        states = ", ".join(f"'{state}'" for state in State)
-        phases = ", ".join(f"'{phase}'" for phase in Phase)
         follow_ups = ", ".join(f"'{follow_up}'" for follow_up in FollowUp)
-        # Without in_progress: an ordinary key must not enter this index and leave it again, and the planner must not
-        # take it for a way to owned keys.
-        unfinished = sa.text(
-            "state IN ('in_doubt', 'rejected', 'failed') OR follow_up IN ('pending', 'failed')"
-        )
+        wanted = sa.text("attention IS NOT NULL")
         return self._table(
             "execution",
             sa.Column("key_date", sa.Date, nullable=False),
@@ -164,9 +165,10 @@ class Tables:
             sa.Column("first_begun_at", Instant),
             sa.Column("last_sign_at", Instant),
             sa.Column("finished_at", Instant),
+            # An index on the state itself would make PostgreSQL write a new index entry for each step of each key
+            # (no HOT update); this column stays NULL on an ordinary key's way.
+            sa.Column("attention", sa.String(12), sa.Computed(ATTENTION, persisted=True)),
             sa.PrimaryKeyConstraint("key_date", "key_hash", name=self._name("execution_pk")),
-            sa.CheckConstraint(f"state IN ({states})", name=self._name("execution_state")),
-            sa.CheckConstraint(f"phase IN ({phases})", name=self._name("execution_phase")),
             sa.CheckConstraint(_state_check(), name=self._name("execution_state_phase")),
             sa.CheckConstraint(
                 f"follow_up IN ({follow_ups}) AND (follow_up = 'none' OR state = 'completed')",
@@ -180,10 +182,10 @@ class Tables:
             sa.Index(self._name("execution_date"), "business_date", "key_namespace", "operation"),
             sa.Index(
                 self._name("execution_open"),
-                "state",
+                "attention",
                 "business_date",
-                postgresql_where=unfinished,
-                sqlite_where=unfinished,
+                postgresql_where=wanted,
+                sqlite_where=wanted,
             ),
             sa.Index(
                 self._name("execution_batch"),
