@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from airflow_guard.store.changes import Ownership
+    from airflow_guard.store.driver import OnDriver
     from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.statements import ByKeys
 
 _SAVEPOINT = "airflow_guard_business"
 _REFUSED = ("commit", "rollback", "close", "detach", "get_transaction")
@@ -66,11 +68,11 @@ class BusinessTransaction:
             try:
                 self._transaction = self.connection.begin()
                 database.durable(self.connection)
-                enter = self._ledger.statements.enter_transaction
-                entered = enter.run(self.connection, self._own.key_date, self._hashes, token=self._own.token)
-                if entered.rowcount != len(self._hashes):
+                statements = self._ledger.statements
+                entered = self._change(statements.enter_one, statements.enter_transaction)
+                if entered != len(self._hashes):
                     raise OwnershipLost(
-                        f"{len(self._hashes) - entered.rowcount} of {len(self._hashes)} keys are owned by another "
+                        f"{len(self._hashes) - entered} of {len(self._hashes)} keys are owned by another "
                         "attempt now. Nothing was written."
                     )
                 if self._savepoint:
@@ -112,11 +114,17 @@ class BusinessTransaction:
             commit(self._transaction, self.connection)
 
     def _write_completion(self, outcome: str | None) -> bool:
-        complete = self._ledger.statements.complete_in_transaction
-        done = complete.run(
-            self.connection, self._own.key_date, self._hashes, token=self._own.token, outcome=outcome
-        )
-        return bool(done.rowcount == len(self._hashes))
+        s = self._ledger.statements
+        done = self._change(s.complete_one_in_transaction, s.complete_in_transaction, outcome=outcome)
+        return done == len(self._hashes)
+
+    def _change(self, one: OnDriver, some: ByKeys, **values: Any) -> int:
+        """Execute a change of the keys and return the row count; the usual single key on the hot path."""
+        own, hashes = self._own, self._hashes
+        if len(hashes) == 1:
+            parameters = {"d": own.key_date, "h": hashes[0], "token": own.token, **values}
+            return one.changed(self.connection, parameters)
+        return int(some.run(self.connection, own.key_date, hashes, token=own.token, **values).rowcount)
 
     def _take_back(self) -> None:
         for name in (*_REFUSED, "invalidate"):

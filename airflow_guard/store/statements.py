@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import dialects
 from airflow_guard.store.dialects import age_s, utc_now
+from airflow_guard.store.driver import OnDriver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,10 @@ class ByKeys:
     one: Any
     many: Any
     dialect: str
+
+    def on_driver(self) -> OnDriver:
+        """Return the statement for a single key as the hot path executes it."""
+        return OnDriver(self.one)
 
     def run(self, connection: sa.Connection, key_date: date, hashes: Sequence[str], **values: Any) -> Any:
         """Execute it for these keys."""
@@ -218,6 +223,9 @@ class Statements:
         )
         """in_progress: none → in_transaction. First statement of a business transaction: holds the row."""
 
+        self.enter_one = self.enter_transaction.on_driver()
+        """The same for one key, on the hot path."""
+
         own = dialects.own_transaction(self.dialect, e)
         inside = [self._in(State.IN_PROGRESS, Phase.IN_TRANSACTION)] + ([own] if own is not None else [])
         self.complete_in_transaction = self._update(
@@ -231,6 +239,9 @@ class Statements:
             ),
         )
         """in_progress/in_transaction → completed. Last statement of a business transaction."""
+
+        self.complete_one_in_transaction = self.complete_in_transaction.on_driver()
+        """The same for one key, on the hot path."""
 
         self.complete = self._update(
             self._in(State.IN_PROGRESS, Phase.BEGUN),

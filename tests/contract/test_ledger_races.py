@@ -26,6 +26,7 @@ from tests.databases import POSTGRES, SERVERS, databases
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from airflow_guard.core.documents import Document
     from airflow_guard.core.keys import KeySpace
     from tests.databases import DatabaseUnderTest
 
@@ -73,6 +74,11 @@ def test_many_processes_at_one_key_execute_it_once(database: DatabaseUnderTest) 
     ledger.database.dispose()
 
 
+def claim_parameters(ledger: Ledger, own: Ownership, space: KeySpace, documents: list[Document]) -> Any:
+    keys = {document.key_hash: document.idempotency_key for document in documents}
+    return ledger._claim_parameters(own, space, documents, keys, 1)
+
+
 # -- batches -----------------------------------------------------------------------------------------------
 
 
@@ -85,7 +91,7 @@ def test_batches_claimed_in_opposite_orders_do_not_block_each_other_for_good(
     owners = [owner(patient_ledger, space, name) for name in ("third", "up", "down")]
     s = patient_ledger.statements
     with stepped(patient_ledger) as third, ThreadPoolExecutor(2) as pool:
-        middle = patient_ledger._claim_parameters(owners[0], space, documents[4:5], 1)
+        middle = claim_parameters(patient_ledger, owners[0], space, documents[4:5])
         third.execute(s.insert_claims, middle)
         up = pool.submit(patient_ledger.claim, owners[1], space, documents, [])
         wait_until_blocked(patient_ledger)
@@ -131,7 +137,7 @@ def test_a_key_that_another_session_is_inserting_counts_as_in_progress_elsewhere
     (document,) = documents_of(SPACE, "INV-1")
     own, other = owner(ledger, SPACE, "me"), owner(ledger, SPACE)
     with stepped(ledger) as held:
-        held.execute(ledger.statements.insert_claims, ledger._claim_parameters(other, SPACE, [document], 1))
+        held.execute(ledger.statements.insert_claims, claim_parameters(ledger, other, SPACE, [document]))
         with pytest.raises(LedgerBusy) as caught:
             ledger.claim(own, SPACE, [document], [])
     assert caught.value.retryable
@@ -279,7 +285,7 @@ def test_on_a_strict_server_a_claim_sees_what_others_commit_while_it_waits(stric
     (document,) = documents_of(SPACE, "INV-1")
     with stepped(ledger) as held, ThreadPoolExecutor(1) as pool:
         other = owner(ledger, SPACE)
-        held.execute(ledger.statements.insert_claims, ledger._claim_parameters(other, SPACE, [document], 1))
+        held.execute(ledger.statements.insert_claims, claim_parameters(ledger, other, SPACE, [document]))
         mine = pool.submit(ledger.claim, owner(ledger, SPACE, "me"), SPACE, [document], [])
         wait_until_blocked(ledger)
         held.commit()

@@ -196,27 +196,36 @@ def _execution(metadata: sa.MetaData, prefix: str) -> sa.Table:
     )
 
 
+_STANDINGS = [
+    "in_progress begun none",
+    "in_progress in_transaction none",
+    "in_progress none none",
+    "completed done none",
+    "completed done pending",
+    "completed done failed",
+    "completed done settled",
+    "completed none none",
+    "completed none pending",
+    "completed none failed",
+    "completed none settled",
+    "failed none none",
+    "rejected none none",
+    "in_doubt begun none",
+    "in_doubt in_transaction none",
+]
+
+
 def _execution_constraints(prefix: str) -> list[sa.Constraint]:
+    state, phase, follow_up = (sa.column(name, sa.String) for name in ("state", "phase", "follow_up"))
     return [
         sa.PrimaryKeyConstraint("key_date", "key_hash", name=f"{prefix}execution_pk"),
         sa.CheckConstraint(
-            "(state = 'in_progress' AND phase IN ('begun', 'in_transaction', 'none'))"
-            " OR (state = 'completed' AND phase IN ('done', 'none'))"
-            " OR (state = 'failed' AND phase IN ('none'))"
-            " OR (state = 'rejected' AND phase IN ('none'))"
-            " OR (state = 'in_doubt' AND phase IN ('begun', 'in_transaction'))",
-            name=f"{prefix}execution_state_phase",
-        ),
-        sa.CheckConstraint(
-            "follow_up IN ('none', 'pending', 'failed', 'settled') AND "
-            "(follow_up = 'none' OR state = 'completed')",
-            name=f"{prefix}execution_follow_up",
+            (state + " " + phase + " " + follow_up).in_(_STANDINGS), name=f"{prefix}execution_standing"
         ),
         sa.CheckConstraint(
             "(state IN ('in_progress', 'in_doubt')) = (finished_at IS NULL)",
             name=f"{prefix}execution_finished",
         ),
-        sa.CheckConstraint("attempt >= 0 AND generation >= 1", name=f"{prefix}execution_attempt"),
     ]
 
 
