@@ -108,7 +108,10 @@ class InlineWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.flush()
+        try:
+            self.flush()
+        finally:
+            self._groups.close()
 
     def begin(self, own: Ownership, key_hash: str) -> None:
         """Mark one effect as begun; return when that is committed.
@@ -159,6 +162,7 @@ class GroupWriter:
     ) -> None:
         self._queue.put(None)
         self._thread.join()
+        self._groups.close()
 
     def begin(self, own: Ownership, key_hash: str) -> None:
         """Mark one effect as begun; return when that is committed. Raises as :meth:`InlineWriter.begin` does."""
@@ -213,6 +217,11 @@ class _Groups:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._directly = ledger.database.at_once()
+
+    def close(self) -> None:
+        """Give the connection back."""
+        self._directly.close()
 
     def write(self, group: Sequence[Mark]) -> None:
         """Write a group in one commit; if that fails, one by one."""
@@ -243,7 +252,7 @@ class _Groups:
             return False
         outcomes = {mark.key_hash: mark.outcome or "" for mark in group if not mark.begins}
         begins = [mark.key_hash for mark in group if mark.begins]
-        return self._ledger.complete_and_begin(group[0].own, outcomes, begins)
+        return self._ledger.complete_and_begin(group[0].own, outcomes, begins, self._directly)
 
     def _write_one(self, mark: Mark, started: float) -> None:
         patience = PATIENCE_S / 10 if mark.begins else PATIENCE_S

@@ -26,6 +26,8 @@ from airflow_guard.store.tables import Tables
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from airflow_guard.store.driver import OnDriver
+
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
@@ -133,20 +135,9 @@ class LedgerDatabase:
                 commit(transaction, connection)
             return outcome
 
-    def write_at_once(self, statement: Any, parameters: dict[str, Any]) -> Any:
-        """Execute one writing statement as its own transaction, in one round trip, and return its row.
-
-        :return: ``None`` where a commit needs more than that (see :meth:`durable`), or if it failed: nothing is known
-            then, and the caller repeats the conditional writes through :meth:`write`.
-        """
-        if self._relaxed_commit is not False:
-            return None
-        try:
-            with self._autocommit.connect() as connection:
-                return connection.execute(statement, parameters).one()
-        except (DBAPIError, PoolTimeout) as error:
-            log.info("A write is repeated: %s", error)
-            return None
+    def at_once(self) -> AtOnce:
+        """Return what executes writing statements in one round trip each."""
+        return AtOnce(self._autocommit, lambda: self._relaxed_commit is False)
 
     def durable(self, connection: sa.Connection) -> None:
         """Make the current transaction's commit survive a crash where the server's default does not.
@@ -169,6 +160,41 @@ class LedgerDatabase:
         if self.dialect == dialects.POSTGRES:
             limit_ms = int((LOCK_TIMEOUT_S if seconds is None else seconds) * 1000)
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{limit_ms}ms'")
+
+
+class AtOnce:
+    """Executes writing statements as transactions of their own, on one connection that it keeps. For one thread.
+
+    :param engine: in autocommit mode.
+    :param allowed: whether a commit needs no more than the statement (see :meth:`LedgerDatabase.durable`).
+    """
+
+    def __init__(self, engine: sa.Engine, allowed: Callable[[], bool]) -> None:
+        self._engine = engine
+        self._allowed = allowed
+        self._connection: sa.Connection | None = None
+
+    def changed(self, statement: OnDriver, parameters: dict[str, Any]) -> int | None:
+        """Execute a statement and return its row count.
+
+        :return: ``None`` where it was not allowed, or if it failed: nothing is known then, and the caller repeats the
+            conditional writes through :meth:`LedgerDatabase.write`.
+        """
+        if not self._allowed():
+            return None
+        try:
+            self._connection = self._connection or self._engine.connect()
+            return statement.changed(self._connection, parameters)
+        except (DBAPIError, PoolTimeout) as error:
+            log.info("A write is repeated: %s", error)
+            self.close()
+            return None
+
+    def close(self) -> None:
+        """Give the connection back."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class _Transient(LedgerBusy):

@@ -27,34 +27,25 @@ class OnDriver:
     """
 
     def __init__(self, statement: Any) -> None:
-        self._statement = statement
+        self.statement = statement
         self._text: str | None = None
         self._is_plain: bool | None = None
 
     def changed(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> int:
         """Execute it and return the row count."""
         if not self._can(connection.dialect):
-            return int(connection.execute(self._statement, parameters).rowcount)
+            return int(connection.execute(self.statement, parameters).rowcount)
         cursor = self._execute(connection, parameters)
         count = int(cursor.rowcount)
         cursor.close()
         return count
-
-    def one(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> Any:
-        """Execute it and return its only row."""
-        if not self._can(connection.dialect):
-            return connection.execute(self._statement, parameters).one()
-        cursor = self._execute(connection, parameters)
-        row = cursor.fetchone()
-        cursor.close()
-        return row
 
     def _can(self, dialect: sa.Dialect) -> bool:
         if self._is_plain is None:
             self._is_plain = (
                 dialects.family(dialect.name) == dialects.POSTGRES and dialect.paramstyle == "pyformat"
             )
-            self._text = str(self._statement.compile(dialect=dialect))
+            self._text = str(self.statement.compile(dialect=dialect))
         return self._is_plain
 
     def _execute(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> DBAPICursor:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.documents import Document
     from airflow_guard.core.guard import LedgerRow, TaskIdentity
-    from airflow_guard.store.database import LedgerDatabase
+    from airflow_guard.store.database import AtOnce, LedgerDatabase
 
 T = TypeVar("T")
 
@@ -252,13 +252,10 @@ class Ledger:
         self, connection: sa.Connection, own: Ownership, outcomes: Mapping[str, str]
     ) -> set[str]:
         """Record effects as done, each with its own result, in the caller's transaction; return the keys not ours."""
-        if len(outcomes) > 1 and self.statements.complete_many is not None:
-            parameters = {
-                "d": own.key_date, "token": own.token,
-                "hashes": dialects.list_value(self.database.dialect, outcomes),
-                "outcomes": dialects.list_value(self.database.dialect, outcomes.values()),
-            }  # fmt: skip
-            if connection.execute(self.statements.complete_many, parameters).rowcount == len(outcomes):
+        together = self.statements.complete_and_begin
+        if len(outcomes) > 1 and together is not None:
+            parameters = self._outcomes_and_begins(own, outcomes, [])
+            if together.changed(connection, parameters) == len(outcomes):
                 return set()
         lost: set[str] = set()
         for key_hash, outcome in outcomes.items():
@@ -268,22 +265,28 @@ class Ledger:
             )
         return lost
 
-    def complete_and_begin(self, own: Ownership, outcomes: Mapping[str, str], begins: Sequence[str]) -> bool:
+    def complete_and_begin(
+        self, own: Ownership, outcomes: Mapping[str, str], begins: Sequence[str], at_once: AtOnce
+    ) -> bool:
         """Record effects as done and others as begun, in one round trip; return whether all of it took effect.
 
         Where it did not, or cannot be done at once, the caller repeats it through :meth:`complete_each` and
         :meth:`apply`, which find what did take effect.
         """
-        if self.statements.complete_and_begin is None:
+        together = self.statements.complete_and_begin
+        if together is None:
             return False
-        lists = {"hashes": outcomes, "outcomes": outcomes.values(), "begins": begins}
-        parameters = {
-            name: dialects.list_value(self.database.dialect, items) for name, items in lists.items()
-        }
-        counts = self.database.write_at_once(
-            self.statements.complete_and_begin, {"d": own.key_date, "token": own.token, **parameters}
-        )
-        return counts is not None and tuple(counts) == (len(outcomes), len(begins))
+        changed = at_once.changed(together, self._outcomes_and_begins(own, outcomes, begins))
+        return changed == len(outcomes) + len(begins)
+
+    def _outcomes_and_begins(
+        self, own: Ownership, outcomes: Mapping[str, str], begins: Sequence[str]
+    ) -> dict[str, Any]:
+        lists: dict[str, list[str | None]] = {
+            "hashes": [*outcomes, *begins], "outcomes": [*outcomes.values(), *[None] * len(begins)],
+        }  # fmt: skip
+        listed = {name: dialects.list_value(self.database.dialect, items) for name, items in lists.items()}
+        return {"d": own.key_date, "token": own.token, **listed}
 
     def fail(
         self, own: Ownership, hashes: Sequence[str], why: str, *, begun: bool, patience_s: float = 0.0

@@ -252,46 +252,42 @@ class Statements:
         )  # fmt: skip
         """in_progress/begun → completed."""
 
-        self.complete_many = self._complete_many()
         self.complete_and_begin = self._complete_and_begin()
 
-    def _complete_many(self) -> Any:
-        """in_progress/begun → completed, each key with its own result, in one statement (PostgreSQL)."""
-        if self.dialect != dialects.POSTGRES:
-            return None
-        e = self._e
-        done = dialects.listed(h="hashes", r="outcomes").subquery("done")
-        return (
-            sa.update(e)
-            .where(
-                e.c.key_date == done.c.d, e.c.key_hash == done.c.h, e.c.owner_token == sa.bindparam("token"),
-                self._in(State.IN_PROGRESS, Phase.BEGUN),
-            )
-            .values(**self._to(State.COMPLETED, Phase.DONE, error=sa.null(), result=done.c.r))
-        )  # fmt: skip
+    def _complete_and_begin(self) -> OnDriver | None:
+        """in_progress: begun → completed and none → begun, for lists of keys in one statement (PostgreSQL).
 
-    def _complete_and_begin(self) -> Any:
-        """Both transitions for two lists of keys in one statement, and so in one round trip (PostgreSQL)."""
+        A key with an outcome (``:outcomes``) is completed with it; one with NULL begins. One statement and not two:
+        the checks of the table are prepared once, and it can be a transaction of its own.
+        """
         if self.dialect != dialects.POSTGRES:
             return None
         e = self._e
-        keys = dialects.listed(h="begins").subquery("begins")
-        done = self.complete_many.returning(e.c.key_hash).cte("completed")
-        begun = (
+        keys = dialects.listed(h="hashes", r="outcomes").subquery("keys")
+        begins = keys.c.r.is_(None)
+
+        def either(begun: Any, completed: Any) -> Any:
+            return sa.case((begins, begun), else_=completed)
+
+        statement = (
             sa.update(e)
             .where(
                 e.c.key_date == keys.c.d, e.c.key_hash == keys.c.h, e.c.owner_token == sa.bindparam("token"),
-                self._in(State.IN_PROGRESS, Phase.NONE),
+                e.c.state == _constant(State.IN_PROGRESS),
+                e.c.phase == either(_constant(Phase.NONE), _constant(Phase.BEGUN)),
             )
             .values(
-                state=_constant(State.IN_PROGRESS), phase=_constant(Phase.BEGUN), begun_at=utc_now(),
-                first_begun_at=sa.func.coalesce(e.c.first_begun_at, utc_now()), batch_id=sa.null(),
+                state=either(_constant(State.IN_PROGRESS), _constant(State.COMPLETED)),
+                phase=either(_constant(Phase.BEGUN), _constant(Phase.DONE)),
+                finished_at=either(sa.null(), utc_now()),
+                begun_at=either(utc_now(), e.c.begun_at),
+                first_begun_at=sa.func.coalesce(e.c.first_begun_at, utc_now()),
+                batch_id=either(sa.null(), e.c.batch_id),
+                result=keys.c.r,
+                error=sa.null(),
             )
-            .returning(e.c.key_hash)
-            .cte("begun")
         )  # fmt: skip
-        counts = (sa.select(sa.func.count()).select_from(each).scalar_subquery() for each in (done, begun))
-        return sa.select(*counts)
+        return OnDriver(statement)
 
     # -- endings --------------------------------------------------------------------------------------------
 

@@ -394,7 +394,8 @@ def test_where_synchronous_commit_is_off_the_ledger_switches_it_on_for_its_trans
         "the session after it": ledger.database.read(lambda c: c.exec_driver_sql(show).scalar_one()),
     }
     one = attempt(ledger, "a", "b").begin()
-    assert not ledger.complete_and_begin(one.own, {one.hashes[0]: "1"}, []), (
+    directly = ledger.database.at_once()
+    assert not ledger.complete_and_begin(one.own, {one.hashes[0]: "1"}, [], directly), (
         "one round trip cannot switch it on"
     )
     posting = attempt(ledger, "c")

@@ -128,7 +128,9 @@ def execute(ledger: Ledger, name: str) -> str:
     assert business.ending() is Ending.COMMITTED
     both = attempt(ledger, f"{name} first", f"{name} second")
     ledger.begin(both.own, both.hashes[:1])
-    assert ledger.complete_and_begin(both.own, {both.hashes[0]: "1"}, both.hashes[1:])
+    directly = ledger.database.at_once()
+    assert ledger.complete_and_begin(both.own, {both.hashes[0]: "1"}, both.hashes[1:], directly)
+    directly.close()
     ledger.runs.renew(one.own.task_run_id, 60)
     ledger.runs.close(one.own.task_run_id, "success", {})
     return str(session)
