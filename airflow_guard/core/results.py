@@ -10,6 +10,8 @@ from airflow_guard.core.errors import ResultError
 MAX_RESULT_BYTES = 32_768
 """Default limit of a stored result. A result is a receipt (an id, a count), not the data."""
 
+_ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
 
 def encode_result(value: Any, max_bytes: int = MAX_RESULT_BYTES) -> str:
     """Return the text that is stored for a result.
@@ -20,7 +22,7 @@ def encode_result(value: Any, max_bytes: int = MAX_RESULT_BYTES) -> str:
         returns.
     """
     try:
-        text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+        text = _ENCODER.encode(value)
     except (TypeError, ValueError, RecursionError) as error:
         raise ResultError(
             f"The result ({type(value).__name__}) cannot be stored as JSON: {error}. Return a JSON value, for "

@@ -58,7 +58,7 @@ class BusinessTransaction:
         # PostgreSQL tells by the row's transaction id whether the callable ended the transaction; elsewhere a
         # savepoint tells, since it does not survive a commit or rollback.
         self._savepoint = ledger.database.dialect != "postgresql"
-        self._complete = False
+        self._complete = self._lent = False
         self.self_ended = False
 
     def __enter__(self) -> sa.Connection:
@@ -80,10 +80,10 @@ class BusinessTransaction:
             except BaseException:
                 self._close()
                 raise
-        for name in _REFUSED:
-            setattr(self.connection, name, _refusal(name))
         # SQLAlchemy invalidates a connection that breaks, with the error; only the callable does it without.
-        vars(self.connection)["invalidate"] = _invalidation(self.connection.invalidate)
+        invalidate = _invalidation(self.connection.invalidate)
+        vars(self.connection).update(_REFUSALS, invalidate=invalidate)
+        self._lent = True
         return self.connection
 
     def complete(self, outcome: str | None) -> None:
@@ -127,6 +127,9 @@ class BusinessTransaction:
         return int(some.run(self.connection, own.key_date, hashes, token=own.token, **values).rowcount)
 
     def _take_back(self) -> None:
+        if not self._lent:
+            return
+        self._lent = False
         for name in (*_REFUSED, "invalidate"):
             vars(self.connection).pop(name, None)
 
@@ -248,6 +251,9 @@ def _refusal(name: str) -> Any:
         )
 
     return refuse
+
+
+_REFUSALS = {name: _refusal(name) for name in _REFUSED}
 
 
 def _invalidation(invalidate: Callable[[BaseException], None]) -> Callable[..., None]:
