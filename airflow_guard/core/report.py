@@ -119,6 +119,28 @@ class Report:
         """Keep the result of a single document (after its JSON round trip)."""
         self.has_result, self.result = True, value
 
+    def only_waits(self) -> bool:
+        """Return whether nothing but other attempts keeps the task from success."""
+        others = (outcome for outcome in _FAILURES if outcome is not Outcome.WAITING)
+        return bool(
+            self.counts[Outcome.WAITING]
+            and not any(self.counts[outcome] for outcome in others)
+            and self.stopped is None
+            and self.problem is None
+        )
+
+    @property
+    def causes(self) -> list[BaseException]:
+        """What the user's functions raised, without the errors of this package around it."""
+        causes = []
+        for _, error in self.errors:
+            cause: BaseException | None = error
+            while isinstance(cause, GuardError):
+                cause = cause.__cause__
+            if cause is not None and cause.__traceback__ is not None:
+                causes.append(cause)
+        return causes
+
     @property
     def documents(self) -> int:
         """How many documents were listed."""
@@ -156,11 +178,19 @@ class Report:
         return {**counts, "documents": self.documents, "executed": executed, "replayed": replayed}
 
     def failure(self, what: str, max_rejected: int = 0) -> GuardError | None:
-        """Return the error that ends the task, ``None`` if it succeeded.
+        """Return the error that ends the task, ``None`` if it succeeded. Its cause is the first thing that the user's
+        functions raised, else the first error, so that a traceback shows where it began.
 
         :param what: the operation and date, to begin the message with.
         :param max_rejected: more rejected documents than this fail the task without retry.
         """
+        failure = self._failure(what, max_rejected)
+        if failure is not None and failure.__cause__ is None:
+            found = (*self.causes, *(error for _, error in self.errors if error is not failure))
+            failure.__cause__ = next(iter(found), None)
+        return failure
+
+    def _failure(self, what: str, max_rejected: int) -> GuardError | None:
         rejected = self.counts[Outcome.REJECTED]
         if isinstance(self.problem, GuardError):
             return self.problem

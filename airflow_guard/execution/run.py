@@ -110,10 +110,29 @@ class GuardedTask:
                 dag_task_ids=self._dag_task_ids, retired_operations=self._spec.retired_operations,
             )  # fmt: skip
             self._work(report, unguarded, drift, documents, one)
-            outcome = "failed" if report.failure("", self._spec.max_rejected) else "success"
+            outcome = self._outcome(report)
         finally:
-            self._close(report, outcome)
+            for line in report.log_lines():
+                level = logging.WARNING if line.startswith(Outcome.OBSERVED) else logging.INFO
+                log.log(level, "%s: %s", self._try.space.operation, line)
+            self.close(report, outcome, str(report.errors[0][1]) if report.errors else None)
         return report
+
+    def close(self, report: Report, outcome: str, error: str | None) -> None:
+        """Record how the try ended, and end its lease. Also when a wait that followed :meth:`run` was in vain.
+
+        :param outcome: ``success``, ``failed``, or ``waiting``: it goes on when other attempts have ended.
+        """
+        try:
+            self._ledger.runs.close(self.task_run_id, outcome, report.task_run_counts(), error)
+        except LedgerError as problem:
+            # The lease ends by itself; the counts of this try are missing, which changes nothing that is decided.
+            log.warning("The end of this try could not be recorded: %s", problem)
+
+    def _outcome(self, report: Report) -> str:
+        if self._spec.on_concurrent == "wait" and report.only_waits():
+            return "waiting"
+        return "failed" if report.failure("", self._spec.max_rejected) else "success"
 
     def _prepare(self) -> str | None:
         """Use the names that the ledger has now, open the try, and return why unknown keys must not run."""
@@ -182,17 +201,6 @@ class GuardedTask:
             session = _Session(self._ledger, spec, self._try, report, classifier, workers, drift, observer,
                                keeper, self._stop, self.task_run_id)  # fmt: skip
             session.run(documents, one)
-
-    def _close(self, report: Report, outcome: str) -> None:
-        for line in report.log_lines():
-            level = logging.WARNING if line.startswith(Outcome.OBSERVED) else logging.INFO
-            log.log(level, "%s: %s", self._try.space.operation, line)
-        error = str(report.errors[0][1]) if report.errors else None
-        try:
-            self._ledger.runs.close(self.task_run_id or 0, outcome, report.task_run_counts(), error)
-        except LedgerError as problem:
-            # The lease ends by itself; the counts of this try are missing, which changes nothing that is decided.
-            log.warning("The end of this try could not be recorded: %s", problem)
 
 
 class _Session:

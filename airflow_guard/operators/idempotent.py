@@ -17,8 +17,8 @@ from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key
-from airflow_guard.operators.task_try import GuardedTry, causes_of, failure_of
-from airflow_guard.operators.waiting import Wait, only_waits, wait_over
+from airflow_guard.operators.task_try import GuardedTry
+from airflow_guard.operators.waiting import Wait, wait_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -284,17 +284,19 @@ class IdempotentOperator(PythonOperator):
 
     def _work(self, attempt: GuardedTry, event: LedgerEvent | None) -> Report:
         report = attempt.run(event["task_run_id"] if event else None)
-        if attempt.spec.on_concurrent != "wait" or not only_waits(report):
+        if attempt.spec.on_concurrent != "wait" or not report.only_waits():
             return report
         wait = Wait.of(self.wait_timeout, self.poll_interval, event["deadline_at"] if event else None)
-        while only_waits(report) and wait.left:
+        while report.only_waits() and wait.left:
             if self.deferrable and attempt.may_be_deferred():
                 self._defer(attempt, report, wait)
             if not wait.here(attempt.ledger, attempt.space.key_date, report, attempt.is_stopped):
                 break
             report = attempt.run(attempt.task_run_id)
-        if only_waits(report):
-            raise wait_over(report, attempt.what, self.wait_timeout, stopped=attempt.is_stopped())
+        if report.only_waits():
+            over = wait_over(report, attempt.what, self.wait_timeout, stopped=attempt.is_stopped())
+            attempt.give_up(report, over)
+            raise over
         return report
 
     def _defer(self, attempt: GuardedTry, report: Report, wait: Wait) -> NoReturn:
@@ -302,9 +304,9 @@ class IdempotentOperator(PythonOperator):
         self.defer(trigger=trigger, method_name="execute_complete", timeout=wait.left + _BACKSTOP)
 
     def _outcome(self, attempt: GuardedTry, report: Report) -> Any:
-        failure = failure_of(report, attempt)
+        failure = report.failure(attempt.what, attempt.spec.max_rejected)
         if failure is not None:
-            for cause in causes_of(report)[1:]:  # the first is the failure's own cause, which Airflow logs
+            for cause in report.causes[1:]:  # the first is the failure's own cause, which Airflow logs
                 self.log.error("Another document failed: %s", cause, exc_info=cause)
             raise failure
         if report.documents and report.counts[Outcome.SKIPPED] == report.documents:

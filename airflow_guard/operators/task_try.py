@@ -129,6 +129,11 @@ class GuardedTry:
             self._guarded.stop(self._stopped)
         return self._guarded.run(self._listing(shared), one=self._one)
 
+    def give_up(self, report: Report, error: GuardError) -> None:
+        """Record that the try waits no longer, and has failed."""
+        if self._guarded is not None:
+            self._guarded.close(report, "failed", str(error))
+
     def stop(self, reason: str) -> None:
         """Let what has begun finish, and begin nothing else."""
         self._stopped = reason
@@ -253,24 +258,3 @@ class GuardedTry:
             return lambda: documents
         callee = Function.of("documents", documents).callee(shared, gives={"business_date"})
         return lambda: callee.call({"business_date": self.business_date})
-
-
-def failure_of(report: Report, attempt: GuardedTry) -> GuardError | None:
-    """Return the error that ends the task, ``None`` if it succeeded; what the user's code raised is its
-    cause."""
-    failure = report.failure(attempt.what, attempt.spec.max_rejected)
-    if failure is not None and failure.__cause__ is None:
-        failure.__cause__ = next((cause for cause in causes_of(report)), None)
-    return failure
-
-
-def causes_of(report: Report) -> list[BaseException]:
-    """Return what the user's functions raised, without the errors of this package around it."""
-    causes = []
-    for _, error in report.errors:
-        cause: BaseException | None = error
-        while isinstance(cause, GuardError):
-            cause = cause.__cause__
-        if cause is not None and cause.__traceback__ is not None:
-            causes.append(cause)
-    return causes

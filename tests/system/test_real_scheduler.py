@@ -25,7 +25,7 @@ HEARTBEAT_TIMEOUT_S = 15
 def deliveries(real_airflow: RealAirflow) -> RealAirflow:
     with real_airflow.bank.begin() as connection:
         connection.execute(sa.text("CREATE TABLE IF NOT EXISTS delivery_posting (no varchar(50) NOT NULL)"))
-    real_airflow.airflow.wait_for_dag(DAG, "reconcile", "announce")
+    real_airflow.airflow.wait_for_dag(DAG, "patience", "reconcile", "announce")
     return real_airflow
 
 
@@ -39,15 +39,30 @@ def calls(world: RealAirflow, *names: str) -> dict[str, int]:
     return {name: found.by_statement.get(name, 0) for name in names}
 
 
-def assert_once(world: RealAirflow, *days: date) -> None:
-    """Rows in the business table and calls at the receiver: one for each document."""
-    wanted = [number for day in days for number in numbers(day)]
+def posted(world: RealAirflow, *names: str) -> dict[str, int]:
+    """How many rows the business table has for each document."""
     with world.bank.connect() as connection:
         found = connection.execute(
             sa.text("SELECT no, count(*) FROM delivery_posting WHERE no = ANY(:numbers) GROUP BY no"),
-            {"numbers": wanted},
+            {"numbers": list(names)},
         )
-        assert dict(tuple(row) for row in found) == dict.fromkeys(wanted, 1)
+        return dict(tuple(row) for row in found)
+
+
+def tries(world: RealAirflow, run_id: str) -> list[tuple[int, str | None, int, int]]:
+    """What the ledger says about the tries of a run: number, outcome, executed, replayed."""
+    run = Tables().task_run
+    found = sa.select(run.c.try_number, run.c.outcome, run.c.executed, run.c.replayed)
+    with world.bank.connect() as connection:
+        return [
+            tuple(row) for row in connection.execute(found.where(run.c.run_id == run_id).order_by(run.c.id))
+        ]
+
+
+def assert_once(world: RealAirflow, *days: date) -> None:
+    """Rows in the business table and calls at the receiver: one for each document."""
+    wanted = [number for day in days for number in numbers(day)]
+    assert posted(world, *wanted) == dict.fromkeys(wanted, 1)
     assert calls(world, *wanted) == dict.fromkeys(wanted, 1)
 
 
@@ -143,6 +158,28 @@ def test_two_runs_of_one_day_at_the_same_moment(deliveries: RealAirflow) -> None
     for run_id in runs:
         succeeded(deliveries, run_id)
     assert_once(deliveries, day)
+
+
+def test_a_deferred_task_resumes_when_the_triggerer_sees_the_other_attempt_end(
+    deliveries: RealAirflow,
+) -> None:
+    day, client = date(2026, 3, 7), deliveries.airflow.client
+    number = numbers(day)[0]
+    deliveries.receiver.hold(number, "after")
+    holder = client.trigger("patience", conf={"business_date": day.isoformat()})
+    deliveries.receiver.wait_until_held(number, timeout_s=120)
+    waiting = client.trigger("patience", conf={"business_date": day.isoformat()})
+    client.wait_for_task("patience", waiting, "deliver", {"deferred"}, timeout_s=60)
+    assert tries(deliveries, waiting) == [(1, "waiting", 0, 0)]
+    assert client.task("patience", holder, "deliver").state == "running"
+    deliveries.receiver.release()
+    for run_id in (holder, waiting):
+        succeeded(deliveries, run_id, "patience")
+        assert client.xcom("patience", run_id, "deliver") == f"posted {number}"
+    assert tries(deliveries, holder) == [(1, "success", 1, 0)]
+    assert tries(deliveries, waiting) == [(1, "success", 0, 1)]
+    assert posted(deliveries, number) == {number: 1}
+    assert calls(deliveries, number) == {number: 1}
 
 
 def test_asset_runs_take_the_date_of_the_event_and_a_second_one_is_told(deliveries: RealAirflow) -> None:
