@@ -119,9 +119,9 @@ class GuardedTask:
         return report
 
     def close(self, report: Report, outcome: str, error: str | None) -> None:
-        """Record how the try ended, and end its lease. Also when a wait that followed :meth:`run` was in vain.
+        """Record how the try ended, and end its lease. Once more where the task ends otherwise than :meth:`run` did.
 
-        :param outcome: ``success``, ``failed``, or ``waiting``: it goes on when other attempts have ended.
+        :param outcome: see :meth:`airflow_guard.store.task_runs.TaskRuns.close`.
         """
         try:
             self._ledger.runs.close(self.task_run_id, outcome, report.task_run_counts(), error)

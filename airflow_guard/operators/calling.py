@@ -8,12 +8,18 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.airflow_compat import KNOWN_CONTEXT_KEYS, AirflowFailException
+from airflow_guard.airflow_compat import KNOWN_CONTEXT_KEYS, AirflowFailException, AirflowSkipException
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.execution.spec import INJECTED, Callee, GuardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+
+_SKIP = (
+    "AirflowSkipException does not say that nothing happened: raise it before the effect window (take effect, and put "
+    '"with effect:" around the call), or raise NotExecuted.'
+)
+"""Shown only where it was raised inside the window."""
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -144,6 +150,9 @@ class Function:
             except AirflowFailException as error:
                 # Airflow's word for "do not retry" keeps its meaning.
                 error.retryable = False  # type: ignore[attr-defined]
+                raise
+            except AirflowSkipException as error:
+                error.add_note(_SKIP)
                 raise
 
         return Callee(invoke, names, any_name)

@@ -17,7 +17,7 @@ from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key
-from airflow_guard.operators.task_try import GuardedTry
+from airflow_guard.operators.task_try import GuardedTry, skipped_by_callable
 from airflow_guard.operators.waiting import Wait, wait_over
 
 if TYPE_CHECKING:
@@ -295,7 +295,7 @@ class IdempotentOperator(PythonOperator):
             report = attempt.run(attempt.task_run_id)
         if report.only_waits():
             over = wait_over(report, attempt.what, self.wait_timeout, stopped=attempt.is_stopped())
-            attempt.give_up(report, over)
+            attempt.close(report, "failed", over)
             raise over
         return report
 
@@ -304,6 +304,9 @@ class IdempotentOperator(PythonOperator):
         self.defer(trigger=trigger, method_name="execute_complete", timeout=wait.left + _BACKSTOP)
 
     def _outcome(self, attempt: GuardedTry, report: Report) -> Any:
+        if (skip := skipped_by_callable(report)) is not None:
+            attempt.close(report, "skipped", skip)
+            raise skip
         failure = report.failure(attempt.what, attempt.spec.max_rejected)
         if failure is not None:
             for cause in report.causes[1:]:  # the first is the failure's own cause, which Airflow logs

@@ -19,7 +19,6 @@ from airflow_guard.core.errors import (
     ConfigurationError,
     DateChangedError,
     DocumentError,
-    GuardError,
     LedgerUnavailable,
 )
 from airflow_guard.core.keys import KeySpace
@@ -129,10 +128,10 @@ class GuardedTry:
             self._guarded.stop(self._stopped)
         return self._guarded.run(self._listing(shared), one=self._one)
 
-    def give_up(self, report: Report, error: GuardError) -> None:
-        """Record that the try waits no longer, and has failed."""
+    def close(self, report: Report, outcome: str, error: Exception) -> None:
+        """Record that the try ended otherwise than its report says."""
         if self._guarded is not None:
-            self._guarded.close(report, "failed", str(error))
+            self._guarded.close(report, outcome, str(error))
 
     def stop(self, reason: str) -> None:
         """Let what has begun finish, and begin nothing else."""
@@ -258,3 +257,9 @@ class GuardedTry:
             return lambda: documents
         callee = Function.of("documents", documents).callee(shared, gives={"business_date"})
         return lambda: callee.call({"business_date": self.business_date})
+
+
+def skipped_by_callable(report: Report) -> AirflowSkipException | None:
+    """Return what the function of a single document raised to skip the task, where nothing can have happened."""
+    _, error = report.errors[0] if report.single and report.errors else (None, None)
+    return error if isinstance(error, AirflowSkipException) else None

@@ -115,7 +115,7 @@ class TaskRuns:
     ) -> None:
         """Record how a try ended and end its lease at once, so that nobody waits for it.
 
-        :param outcome: ``success``, ``failed``, or ``waiting``: it goes on when other attempts have ended.
+        :param outcome: ``success``, ``failed``, ``skipped``, or ``waiting``: it goes on when other attempts have ended.
         """
         values = {name: int(counts.get(name, 0)) for name in COUNTS}
 

@@ -8,6 +8,8 @@ import threading
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from airflow_guard import (
     ConfigurationError,
     DocumentsFailed,
@@ -24,6 +26,7 @@ from airflow_guard import (
     Stopped,
     TooManyRejected,
 )
+from airflow_guard.airflow_compat import AirflowSkipException
 from airflow_guard.operators.failures import GuardFailure, GuardRetry
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
@@ -31,7 +34,6 @@ from tests.databases import databases
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
     from airflow.sdk import DAG
 
     from tests.integration.conftest import Business
@@ -267,6 +269,60 @@ def test_not_executed_and_safe_errors_are_retried(business: Business) -> None:
         run.go()
     assert run.states() == {"act": "success"}
     assert business.documents() == ["A"]
+
+
+def test_a_skip_inside_the_window_is_a_doubt_and_says_how_to_skip(business: Business) -> None:
+    def act(document: str) -> None:
+        business.act("act", document)
+        raise AirflowSkipException("nothing to do")
+
+    ended = run_of(business, act, document="A", retries=1).last("act")
+    assert (ended.state, type(ended.cause)) == ("failed", InDoubt)
+    assert "before the effect window" in str(ended.error)
+    assert "NotExecuted" in str(ended.error)
+    assert states(business) == {"A": "in_doubt"}
+
+
+@pytest.mark.parametrize("side_effect", ["external", "database"])
+def test_a_skip_where_nothing_can_have_happened_skips_the_task_and_frees_the_key(
+    business: Business, side_effect: str
+) -> None:
+    due = [False, True]
+
+    def narrowed(document: str, effect: Any) -> None:
+        if not due.pop(0):
+            raise AirflowSkipException("not due yet")
+        with effect:
+            business.act("act", document)
+
+    def in_database(document: str, connection: Any) -> None:
+        business.post(connection, "act", document, None)
+        if not due.pop(0):
+            raise AirflowSkipException("not due yet")
+
+    act = narrowed if side_effect == "external" else in_database
+    run = run_of(business, act, document="A", side_effect=side_effect, retries=1)
+    assert run.states() == {"act": "skipped"}
+    assert business.documents() == []
+    assert states(business) == {"A": "failed"}
+    (skipped,) = business.task_runs()
+    assert (skipped.outcome, skipped.error) == ("skipped", "not due yet")
+    assert run.clear().go().states() == {"act": "success"}
+    assert business.documents() == ["A"]
+
+
+def test_a_skip_for_one_of_several_documents_is_the_failure_of_that_one(business: Business) -> None:
+    def act(document: str, effect: Any) -> None:
+        if document == "B":
+            raise AirflowSkipException("not due yet")
+        with effect:
+            business.act("act", document)
+
+    ended = run_of(business, act, documents=["A", "B", "C"], retries=1).last("act")
+    assert (ended.state, type(ended.cause)) == ("up_for_retry", DocumentsFailed)
+    assert "B: AirflowSkipException: not due yet" in str(ended.error)
+    assert business.documents() == ["A", "C"]
+    assert states(business) == {"A": "completed", "B": "failed", "C": "completed"}
 
 
 def test_verify_is_called_like_the_function(business: Business) -> None:
