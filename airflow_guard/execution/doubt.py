@@ -123,6 +123,7 @@ class DoubtSettler:
         row, document = rows[0], documents[0]
         values: dict[str, Any] = {
             "business_date": self._space.business_date,
+            "cycle": self._space.cycle,
             "idempotency_key": row.batch_id or row.idempotency_key,
             "attempt": row.attempt,
             "generation": row.generation,

@@ -83,6 +83,7 @@ class Observer:
         key = row.idempotency_key if row else document.idempotency_key
         common: Mapping[str, Any] = {
             "business_date": self._space.business_date,
+            "cycle": self._space.cycle,
             "attempt": row.attempt if row else 1,
             "generation": row.generation if row else 1,
         }

@@ -15,6 +15,9 @@ from airflow_guard.execution.spec import INJECTED, Callee, GuardSpec
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
+GIVEN_TO_ALL = frozenset({"business_date", "cycle"})
+"""What every function of a task may take: it is the same for all documents."""
+
 _SKIP = (
     "AirflowSkipException does not say that nothing happened: raise it before the effect window (take effect, and put "
     '"with effect:" around the call), or raise NotExecuted.'
@@ -160,14 +163,14 @@ class Function:
 
 def given_to_callable(spec: GuardSpec) -> set[str]:
     """Return the names that the execution gives to ``python_callable``."""
-    names = {"business_date", "idempotency_key", "attempt", "generation"}
+    names = {*GIVEN_TO_ALL, "idempotency_key", "attempt", "generation"}
     names |= {"documents", "batch_id"} if spec.call_per == "batch" else {"document", "payload"}
     return names | {"connection" if spec.database else "effect"}
 
 
 def given_to_verify(spec: GuardSpec) -> set[str]:
     """Return the names that the execution gives to ``External.verify``."""
-    names = {"business_date", "idempotency_key", "attempt", "generation", "document", "payload"}
+    names = {*GIVEN_TO_ALL, "idempotency_key", "attempt", "generation", "document", "payload"}
     return names | ({"documents", "batch_id"} if spec.call_per == "batch" else set())
 
 

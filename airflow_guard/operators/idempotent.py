@@ -50,7 +50,7 @@ class IdempotentOperator(PythonOperator):
         )
 
     The function gets what its signature names: ``document``, ``payload``, ``documents`` and ``batch_id``
-    (batches), ``business_date``, ``idempotency_key``, ``attempt``, ``generation``, ``connection`` (database),
+    (batches), ``business_date``, ``cycle``, ``idempotency_key``, ``attempt``, ``generation``, ``connection`` (database),
     ``effect`` (external), Airflow's context, and ``op_kwargs``. All parameters of ``PythonOperator`` stay.
     One document, or the run as a whole, returns the function's result, also where it is replayed; several
     return a summary.
@@ -63,7 +63,7 @@ class IdempotentOperator(PythonOperator):
         (templated)
     :param document: the one document of the task, an id or a mapping. (templated)
     :param documents: several: a list, the result of another task, or a callable (called like
-        ``python_callable``, with ``business_date``) that returns or yields ids or mappings.
+        ``python_callable``, with ``business_date`` and ``cycle``) that returns or yields ids or mappings.
     :param document_key: the field of a mapping that is its identity.
     :param fingerprint_fields: the fields whose change counts as other content. Default: all.
     :param once_per: ``"date"`` (default): once per business date and document; ``"document"``: once, whatever

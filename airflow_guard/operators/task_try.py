@@ -27,7 +27,7 @@ from airflow_guard.execution.run import GuardedTask, Listing
 from airflow_guard.execution.shape import key_shape
 from airflow_guard.hooks.connections import asks_airflow
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, open_ledger
-from airflow_guard.operators.calling import Function, given_to_callable, given_to_verify
+from airflow_guard.operators.calling import GIVEN_TO_ALL, Function, given_to_callable, given_to_verify
 from airflow_guard.operators.declaration import without_document
 from airflow_guard.operators.run_context import identity_of, run_facts
 from airflow_guard.store.task_runs import TaskTry
@@ -255,8 +255,8 @@ class GuardedTry:
             return None
         if not callable(documents):
             return lambda: documents
-        callee = Function.of("documents", documents).callee(shared, gives={"business_date"})
-        return lambda: callee.call({"business_date": self.business_date})
+        callee = Function.of("documents", documents).callee(shared, gives=GIVEN_TO_ALL)
+        return lambda: callee.call({"business_date": self.business_date, "cycle": self.space.cycle})
 
 
 def skipped_by_callable(report: Report) -> AirflowSkipException | None:

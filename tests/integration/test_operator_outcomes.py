@@ -97,9 +97,35 @@ def test_the_function_gets_what_its_signature_names(business: Business) -> None:
     assert type(seen["business_date"]) is date
     assert seen["idempotency_key"] == business.ledger_rows()[0].idempotency_key
     assert (seen["attempt"], seen["generation"], seen["ds"]) == (1, 1, "2025-03-31")
+    assert seen["rest"]["cycle"] == ""
     assert (seen["region"], seen["templates_dict"]) == ("20250331", {"day": "2025-03-31"})
     assert {"ti", "dag_run"} <= set(seen["rest"])
     assert not {"connection", "effect"} & set(seen["rest"])
+
+
+def test_every_function_of_a_task_gets_the_cycle(business: Business) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def listed(business_date: date, cycle: str) -> list[str]:
+        seen.append(("documents", cycle))
+        return ["A"]
+
+    def happened(cycle: str) -> bool:
+        seen.append(("verify", cycle))
+        return True
+
+    def act(document: str, cycle: str) -> None:
+        seen.append(("act", cycle))
+        raise RuntimeError("timed out")
+
+    dag = dag_of(
+        business, act, documents=listed, retries=1, cycle="{{ '12:00' }}",
+        side_effect=External(verify=happened, settle_after=timedelta(microseconds=1)),
+    )  # fmt: skip
+    run = start_run(dag, logical_at=MARCH_31).go()
+    run.clear().go()
+    assert run.states() == {"act": "success"}
+    assert seen == [(name, "12:00") for name in ("documents", "act", "documents", "verify")]
 
 
 def test_op_args_fill_parameters_by_position(business: Business) -> None:
