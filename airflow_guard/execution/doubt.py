@@ -158,7 +158,7 @@ class DoubtSettler:
         try:
             resolution.resolve(
                 self._ledger, key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason,
-                quiet_s=quiet_s,
+                quiet_s=quiet_s, ledger_name=self._ledger_option,
             )  # fmt: skip
         except ResolutionError as error:
             # Settled by somebody else meanwhile, or the attempt has come back to life: it is read again.

@@ -108,6 +108,7 @@ class GuardedTask:
             drift = DriftCheck(
                 self._ledger, self._try.space, self._try.identity, self._try.key_shape,
                 dag_task_ids=self._dag_task_ids, retired_operations=self._spec.retired_operations,
+                ledger_name=self._spec.ledger,
             )  # fmt: skip
             self._work(report, unguarded, drift, documents, one)
             outcome = self._outcome(report)

@@ -13,6 +13,7 @@ from airflow_guard import IdempotentOperator, KeyDrift, NotGuardedThen, OtherDep
 from airflow_guard.operators.failures import GuardFailure
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
+from tests.integration.conftest import LEDGER
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -160,7 +161,12 @@ def test_r07_a_renamed_task_fails_and_names_the_old_operation(business: Business
     error = failure(renamed.go(), "book")
     assert isinstance(error, KeyDrift)
     assert "operation='post'" in str(error)
-    assert "airflow-guard rename" in str(error)
+    names = f"{business.dag_id} post {business.dag_id} book"
+    assert f'airflow-guard rename {names} --reason "…"' in str(error)
+    with_ledger = dag_of(business, task_id="book", operation=None, ledger_conn_id=LEDGER)
+    assert f"airflow-guard rename --ledger {LEDGER} {names}" in str(
+        failure(renamed.clear().go(with_ledger), "book")
+    )
     assert business.rows() == A_AND_B
 
 
