@@ -144,7 +144,7 @@ class GuardedTask:
             space = replace(task_try.space, key_namespace=names[0], operation=names[1])
             shape = key_shape(space, documents=not task_try.key_shape.endswith("/whole"))
             self._try = replace(task_try, space=space, key_shape=shape)
-        # Asked before the try is recorded: its own row would answer that the ledger had seen the run.
+        # Asked before the try is recorded: its own row would say that the operation is watched.
         unguarded = None
         if self._resumed is None:
             unguarded = unguarded_reason(ledger.runs, self._spec, self._try.space, task_try.identity)

@@ -168,9 +168,14 @@ class TaskRuns:
         due = aware(row.run_after_at) if row else None
         return (row.run_id, row.business_date, due) if row and due else None
 
-    def seen(self, dag_id: str, run_id: str, task_id: str) -> bool:
-        """Return whether the ledger saw any try of this task in this run."""
-        return self.stored_date(dag_id, run_id, task_id) is not None
+    def seen_from_start(self, dag_id: str, run_id: str, task_id: str) -> bool:
+        """Return whether the ledger saw the first try of this task in this run. A later one may have been refused."""
+        run = self._run
+        first = sa.select(sa.func.min(run.c.try_number)).where(
+            run.c.run_id == run_id, run.c.dag_id == dag_id, run.c.task_id == task_id
+        )
+        number = self._db.read(lambda connection: connection.execute(first).scalar_one())
+        return number is not None and number < 2
 
     def operation_since(self, key_namespace: str, operation: str) -> datetime | None:
         """Return when the ledger first saw this operation, ``None`` if never."""
