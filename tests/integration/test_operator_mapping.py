@@ -68,8 +68,14 @@ def test_c13_an_item_keeps_its_own_result_when_the_list_shifts(business: Busines
     assert [run.result("post", index) for index in range(4)] == [{"posted": document} for document in "zabc"]
 
 
-def test_c13_a_document_that_is_listed_twice_is_executed_once(business: Business) -> None:
+def test_c13_a_document_that_is_listed_twice_is_executed_once(
+    business: Business, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log of the second instance, which Airflow keeps by its index, names the index of the first."""
+    caplog.set_level("INFO", logger="airflow_guard")
     run = start_run(mapped_over(business, ["a", "b", "a"]), logical_at=MARCH_31).go()
+    (line,) = [line for line in caplog.messages if "replayed 1" in line]
+    assert f"done before by run {run.run_id}, {business.dag_id}.post [0] try 1" in line
     assert set(run.states().values()) == {"success"}
     assert sorted(business.documents()) == ["a", "b"]
     assert run.result("post", 0) == run.result("post", 2) == {"posted": "a"}

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
+    from airflow_guard.demo.airflow_client import DagRun
     from tests.system.conftest import RealAirflow
 
 DAG = "deliveries"
@@ -141,11 +142,29 @@ def test_a_backfill_with_each_reprocess_behaviour(deliveries: RealAirflow) -> No
     days = [date(2026, 3, 10), date(2026, 3, 11)]
     client = deliveries.airflow.client
     first, last = (datetime(day.year, day.month, day.day, tzinfo=UTC) for day in days)
-    for reprocess in ("none", "failed", "completed"):
+
+    def backfills() -> list[DagRun]:
+        found = [run for run in client.runs(DAG) if run.run_id.startswith("backfill__")]
+        return sorted(found, key=lambda run: run.run_id)
+
+    def ended(tries_of_days: list[int]) -> bool:
+        runs = backfills()
+        return [run.state for run in runs] == ["success"] * 2 and tries_of_days == [
+            client.task(DAG, run.run_id, "send").try_number for run in runs
+        ]
+
+    number = 0
+    for reprocess, tries_of_days in (("none", [1, 1]), ("failed", [1, 2]), ("completed", [2, 3])):
+        if number:  # Airflow takes no other backfill before it has marked the last as completed
+            client.wait(lambda: client.backfill_completed(number), "the last backfill", timeout_s=90)  # noqa: B023
         number = client.backfill(DAG, first, last, reprocess=reprocess)
-        client.wait(lambda: client.backfill_completed(number), f"backfill {reprocess}", timeout_s=180)  # noqa: B023
-        assert {run.state for run in client.runs(DAG) if run.run_id.startswith("backfill__")} == {"success"}
+        client.wait(lambda: ended(tries_of_days), f"backfill {reprocess}", timeout_s=180)  # noqa: B023
+        for run, tries_of_day in zip(backfills(), tries_of_days, strict=True):
+            done = {"executed": 3} if tries_of_day == 1 else {"replayed": 3}
+            assert done.items() <= client.xcom(DAG, run.run_id, "send").items()
         assert_once(deliveries, *days)
+        if reprocess == "none":
+            client.mark_run(DAG, backfills()[1].run_id, "failed")
 
 
 def test_two_runs_of_one_day_at_the_same_moment(deliveries: RealAirflow) -> None:
