@@ -18,7 +18,7 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.guard import Asking
 from airflow_guard.core.keys import batch_id_of
-from airflow_guard.core.report import Outcome, Report
+from airflow_guard.core.report import Outcome, Report, said
 from airflow_guard.execution.batches import BatchGatherer
 from airflow_guard.execution.classify import Claimable, Classifier
 from airflow_guard.execution.doubt import DoubtSettler
@@ -103,7 +103,7 @@ class GuardedTask:
             log.warning("observe: nothing is recorded, the ledger is not there: %s", error)
             self._without_ledger(report, documents, one)
             return report
-        outcome = "failed"
+        outcome, ended_by = "failed", None
         try:
             drift = DriftCheck(
                 self._ledger, self._try.space, self._try.identity, self._try.key_shape,
@@ -112,11 +112,15 @@ class GuardedTask:
             )  # fmt: skip
             self._work(report, unguarded, drift, documents, one)
             outcome = self._outcome(report)
+        except BaseException as error:
+            ended_by = error
+            raise
         finally:
             for line in report.log_lines():
                 level = logging.WARNING if line.startswith(Outcome.OBSERVED) else logging.INFO
                 log.log(level, "%s: %s", self._try.space.operation, line)
-            self.close(report, outcome, str(report.errors[0][1]) if report.errors else None)
+            first = report.errors[0][1] if report.errors else ended_by
+            self.close(report, outcome, said(first) if first else None)
         return report
 
     def close(self, report: Report, outcome: str, error: str | None) -> None:

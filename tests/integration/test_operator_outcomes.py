@@ -454,6 +454,8 @@ def test_an_error_while_listing_starts_nothing_and_is_retried(business: Business
     ended = run.last("act")
     assert (ended.state, type(ended.error)) == ("up_for_retry", TimeoutError)
     assert business.ledger_rows() == []
+    (told,) = business.task_runs()
+    assert (told.outcome, told.error) == ("failed", "TimeoutError: the bank does not answer")
 
 
 # -- being stopped -------------------------------------------------------------------------------------------
