@@ -132,14 +132,8 @@ class Report:
     @property
     def causes(self) -> list[BaseException]:
         """What the user's functions raised, without the errors of this package around it."""
-        causes = []
-        for _, error in self.errors:
-            cause: BaseException | None = error
-            while isinstance(cause, GuardError):
-                cause = cause.__cause__
-            if cause is not None and cause.__traceback__ is not None:
-                causes.append(cause)
-        return causes
+        roots = (root_of(error) for _, error in self.errors)
+        return [root for root in roots if root is not None and root.__traceback__ is not None]
 
     @property
     def documents(self) -> int:
@@ -178,19 +172,11 @@ class Report:
         return {**counts, "documents": self.documents, "executed": executed, "replayed": replayed}
 
     def failure(self, what: str, max_rejected: int = 0) -> GuardError | None:
-        """Return the error that ends the task, ``None`` if it succeeded. Its cause is the first thing that the user's
-        functions raised, else the first error, so that a traceback shows where it began.
+        """Return the error that ends the task, ``None`` if it succeeded.
 
         :param what: the operation and date, to begin the message with.
         :param max_rejected: more rejected documents than this fail the task without retry.
         """
-        failure = self._failure(what, max_rejected)
-        if failure is not None and failure.__cause__ is None:
-            found = (*self.causes, *(error for _, error in self.errors if error is not failure))
-            failure.__cause__ = next(iter(found), None)
-        return failure
-
-    def _failure(self, what: str, max_rejected: int) -> GuardError | None:
         rejected = self.counts[Outcome.REJECTED]
         if isinstance(self.problem, GuardError):
             return self.problem
@@ -200,9 +186,11 @@ class Report:
             return self.stopped
         if rejected > max_rejected:
             reasons = "; ".join(line for line in self.log_lines() if line.startswith(Outcome.REJECTED))
-            return TooManyRejected(
-                f"{what}: {rejected:,} of {self.documents:,} documents were rejected, more than max_rejected="
-                f"{max_rejected}. {reasons}. To settle one: airflow-guard resolve --waive or --send-again."
+            return self._caused(
+                TooManyRejected(
+                    f"{what}: {rejected:,} of {self.documents:,} documents were rejected, more than max_rejected="
+                    f"{max_rejected}. {reasons}. To settle one: airflow-guard resolve --waive or --send-again."
+                )
             )
         return None
 
@@ -218,10 +206,30 @@ class Report:
             f"{self.counts[outcome]:,} {outcome.value}" for outcome in Outcome if self.counts[outcome]
         )
         more = f"; and {self.failures - 3:,} more" if self.failures > 3 else ""
-        return DocumentsFailed(
-            f"{what}: {self.failures:,} of {self.documents:,} documents did not come through ({counted}). {named}{more}",
-            retryable=self.retryable,
+        return self._caused(
+            DocumentsFailed(
+                f"{what}: {self.failures:,} of {self.documents:,} documents did not come through ({counted}). "
+                f"{named}{more}",
+                retryable=self.retryable,
+            )
         )
+
+    def _caused(self, failure: GuardError) -> GuardError:
+        """Give a new error, which no other one refers to, what the user's functions raised first, else the first error.
+
+        A traceback shows then where it began.
+        """
+        failure.__cause__ = next(iter((*self.causes, *(error for _, error in self.errors))), None)
+        return failure
+
+
+def root_of(error: BaseException | None) -> BaseException | None:
+    """Return what is behind the errors of this package, ``None`` if there is nothing."""
+    seen: list[BaseException] = []
+    while isinstance(error, GuardError) and error not in seen:  # "raise error from error" makes a circle
+        seen.append(error)
+        error = error.__cause__
+    return None if isinstance(error, GuardError) else error
 
 
 def said(error: BaseException) -> str:

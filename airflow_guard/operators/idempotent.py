@@ -11,7 +11,7 @@ from jinja2 import UndefinedError
 from airflow_guard.airflow_compat import AirflowSkipException, OperatorPartial, XComArg, conf
 from airflow_guard.core.dates import BusinessDateRule, RunFacts
 from airflow_guard.core.errors import BusinessDateError, ConfigurationError, GuardError
-from airflow_guard.core.report import Outcome, Report
+from airflow_guard.core.report import Outcome, Report, root_of
 from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
@@ -309,8 +309,10 @@ class IdempotentOperator(PythonOperator):
             raise skip
         failure = report.failure(attempt.what, attempt.spec.max_rejected)
         if failure is not None:
-            for cause in report.causes[1:]:  # the first is the failure's own cause, which Airflow logs
-                self.log.error("Another document failed: %s", cause, exc_info=cause)
+            shown = root_of(failure)  # by Airflow, as the failure's own cause
+            for cause in report.causes:
+                if cause is not shown:
+                    self.log.error("Another document failed: %s", cause, exc_info=cause)
             raise failure
         if report.documents and report.counts[Outcome.SKIPPED] == report.documents:
             raise AirflowSkipException(f"{attempt.what}: {'; '.join(report.log_lines())}")

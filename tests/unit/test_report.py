@@ -6,6 +6,8 @@ from airflow_guard.core.errors import (
     BlockedError,
     DocumentsFailed,
     InDoubt,
+    LedgerUnavailable,
+    NotExecuted,
     Rejected,
     Stopped,
     TooManyRejected,
@@ -77,3 +79,26 @@ def test_only_waits_is_said_of_nothing_that_failed_or_stopped():
     report.stopped = None
     report.add_error(Outcome.FAILED, "C", ValueError())
     assert not report.only_waits()
+
+
+def test_an_error_that_others_refer_to_is_never_given_a_cause():
+    """Else the two would be each other's cause, and whoever follows them would never come to an end."""
+    report = Report()
+    report.problem = LedgerUnavailable("down")
+    unrecorded = InDoubt("could not be written")
+    unrecorded.__cause__ = report.problem
+    report.add_error(Outcome.IN_DOUBT, "A", unrecorded)
+    report.add_error(Outcome.IN_DOUBT, "B", InDoubt("could not be written"))
+    assert report.failure("post") is report.problem
+    assert report.problem.__cause__ is None
+    assert report.causes == []
+
+
+def test_an_error_that_is_its_own_cause_has_nothing_behind_it():
+    error = NotExecuted("closed")
+    error.__cause__ = error
+    report = Report()
+    report.add_error(Outcome.FAILED, "A", error)
+    report.add_error(Outcome.FAILED, "B", error)
+    assert report.causes == []
+    assert report.failure("post").__cause__ is error
