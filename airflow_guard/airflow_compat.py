@@ -22,7 +22,12 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
-from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, _TaskDecorator
+from airflow.sdk.bases.decorator import (
+    DecoratedMappedOperator,
+    DecoratedOperator,
+    TaskDecorator,
+    _TaskDecorator,
+)
 from airflow.sdk.bases.operator import get_merged_defaults
 from airflow.sdk.definitions._internal.expandinput import ListOfDictsExpandInput
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
@@ -63,6 +68,7 @@ __all__ = [
     "AirflowFailException",
     "AirflowNotFoundException",
     "AirflowSkipException",
+    "DecoratedMappedOperator",
     "DecoratedOperator",
     "MappedOperator",
     "OperatorPartial",

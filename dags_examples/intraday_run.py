@@ -58,8 +58,7 @@ def intraday_run():
     IdempotentOperator(
         task_id="book",
         operation="book_position",
-        cycle=CYCLE,
-        op_kwargs={"cycle": CYCLE},  # for the two functions
+        cycle=CYCLE,  # the two functions get it as well
         python_callable=book,
         documents=positions_of,
         document_key="participant",

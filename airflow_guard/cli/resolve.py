@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_guard.cli import keys, output
 from airflow_guard.cli.definitions import UsageError
 from airflow_guard.cli.ledgers import open_ledger
+from airflow_guard.core.commands import show_day_command
 from airflow_guard.core.decisions import CONSEQUENCES, DECISIONS_OF, Decision, Situation, check_words
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import State
@@ -45,8 +46,9 @@ def _resolve(ledger: Ledger, given: argparse.Namespace, decision: Decision, acto
     _check_attempt(views, given)
     judged = [resolution.Judged(view.key_date, view.row.key_hash, view.row.owner_token) for view in views]
     settle = partial(
-        resolution.resolve_many, ledger, judged, decision, actor=actor, reason=reason, strict=True
-    )
+        resolution.resolve_many, ledger, judged, decision, actor=actor, reason=reason, strict=True,
+        ledger_name=given.ledger,
+    )  # fmt: skip
     # Refused first, then asked: nobody is asked about what cannot be done.
     planned = settle(dry_run=True).settled
     if given.dry_run:
@@ -106,8 +108,8 @@ def _check_found(found: list[KeyView], documents: list[str | None], given: argpa
     if missing:
         named = ", ".join("(whole run)" if each is None else each for each in missing)
         raise ResolutionError(
-            f"The ledger has no key {where} / {named}. To see what it has: airflow-guard show {given.dag} "
-            f"{given.date}"
+            f"The ledger has no key {where} / {named}. To see what it has: "
+            f"{show_day_command(given.dag, given.date, ledger=given.ledger)}"
         )
     if len(have) > len(set(have)):
         several = "; ".join(f"{view.text}: --key {view.row.key_hash}" for view in found)

@@ -39,6 +39,17 @@ def show_command(key_hash: str, *, ledger: str | None = None) -> str:
     return f"{PROGRAM} show{_ledger_option(ledger)} --key {key_hash}"
 
 
+def show_day_command(dag_id: str, business_date: str, *, ledger: str | None = None) -> str:
+    """Return the command line that shows the keys of a DAG and date.
+
+    >>> show_day_command("statements", "2026-01-31")
+    'airflow-guard show statements 2026-01-31'
+
+    :param ledger: as for :func:`resolve_command`.
+    """
+    return f"{PROGRAM} show{_ledger_option(ledger)} {shlex.quote(dag_id)} {business_date}"
+
+
 def rename_command(old: tuple[str, str], new: tuple[str, str], *, ledger: str | None = None) -> str:
     """Return the command line that renames an operation in the ledger.
 

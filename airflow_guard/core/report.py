@@ -119,6 +119,22 @@ class Report:
         """Keep the result of a single document (after its JSON round trip)."""
         self.has_result, self.result = True, value
 
+    def only_waits(self) -> bool:
+        """Return whether nothing but other attempts keeps the task from success."""
+        others = (outcome for outcome in _FAILURES if outcome is not Outcome.WAITING)
+        return bool(
+            self.counts[Outcome.WAITING]
+            and not any(self.counts[outcome] for outcome in others)
+            and self.stopped is None
+            and self.problem is None
+        )
+
+    @property
+    def causes(self) -> list[BaseException]:
+        """What the user's functions raised, without the errors of this package around it."""
+        roots = (root_of(error) for _, error in self.errors)
+        return [root for root in roots if root is not None and root.__traceback__ is not None]
+
     @property
     def documents(self) -> int:
         """How many documents were listed."""
@@ -170,9 +186,11 @@ class Report:
             return self.stopped
         if rejected > max_rejected:
             reasons = "; ".join(line for line in self.log_lines() if line.startswith(Outcome.REJECTED))
-            return TooManyRejected(
-                f"{what}: {rejected:,} of {self.documents:,} documents were rejected, more than max_rejected="
-                f"{max_rejected}. {reasons}. To settle one: airflow-guard resolve --waive or --send-again."
+            return self._caused(
+                TooManyRejected(
+                    f"{what}: {rejected:,} of {self.documents:,} documents were rejected, more than max_rejected="
+                    f"{max_rejected}. {reasons}. To settle one: airflow-guard resolve --waive or --send-again."
+                )
             )
         return None
 
@@ -188,10 +206,30 @@ class Report:
             f"{self.counts[outcome]:,} {outcome.value}" for outcome in Outcome if self.counts[outcome]
         )
         more = f"; and {self.failures - 3:,} more" if self.failures > 3 else ""
-        return DocumentsFailed(
-            f"{what}: {self.failures:,} of {self.documents:,} documents did not come through ({counted}). {named}{more}",
-            retryable=self.retryable,
+        return self._caused(
+            DocumentsFailed(
+                f"{what}: {self.failures:,} of {self.documents:,} documents did not come through ({counted}). "
+                f"{named}{more}",
+                retryable=self.retryable,
+            )
         )
+
+    def _caused(self, failure: GuardError) -> GuardError:
+        """Give a new error, which no other one refers to, what the user's functions raised first, else the first error.
+
+        A traceback shows then where it began.
+        """
+        failure.__cause__ = next(iter((*self.causes, *(error for _, error in self.errors))), None)
+        return failure
+
+
+def root_of(error: BaseException | None) -> BaseException | None:
+    """Return what is behind the errors of this package, ``None`` if there is nothing."""
+    seen: list[BaseException] = []
+    while isinstance(error, GuardError) and error not in seen:  # "raise error from error" makes a circle
+        seen.append(error)
+        error = error.__cause__
+    return None if isinstance(error, GuardError) else error
 
 
 def said(error: BaseException) -> str:

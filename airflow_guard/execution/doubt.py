@@ -123,6 +123,7 @@ class DoubtSettler:
         row, document = rows[0], documents[0]
         values: dict[str, Any] = {
             "business_date": self._space.business_date,
+            "cycle": self._space.cycle,
             "idempotency_key": row.batch_id or row.idempotency_key,
             "attempt": row.attempt,
             "generation": row.generation,
@@ -157,7 +158,7 @@ class DoubtSettler:
         try:
             resolution.resolve(
                 self._ledger, key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason,
-                quiet_s=quiet_s,
+                quiet_s=quiet_s, ledger_name=self._ledger_option,
             )  # fmt: skip
         except ResolutionError as error:
             # Settled by somebody else meanwhile, or the attempt has come back to life: it is read again.

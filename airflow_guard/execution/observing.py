@@ -68,6 +68,7 @@ class Observer:
             resolution.resolve(
                 self._ledger, self._space.key_date, row.key_hash, row.owner_token, "happened",
                 actor="observe mode", reason="executed again in observe mode, where nothing is held back",
+                ledger_name=self._spec.ledger,
             )  # fmt: skip
         except ResolutionError as error:
             log.info("%s", error)
@@ -83,6 +84,7 @@ class Observer:
         key = row.idempotency_key if row else document.idempotency_key
         common: Mapping[str, Any] = {
             "business_date": self._space.business_date,
+            "cycle": self._space.cycle,
             "attempt": row.attempt if row else 1,
             "generation": row.generation if row else 1,
         }

@@ -62,7 +62,7 @@ def check_date(
 def unguarded_reason(runs: TaskRuns, spec: GuardSpec, space: KeySpace, identity: TaskIdentity) -> str | None:
     """Return why a key that the ledger does not know must not run, ``None`` if it may.
 
-    Asked before the try is recorded: its own row would answer "seen".
+    Asked before the try is recorded: its own row would say since when the operation is watched.
     """
     adopt = (
         "If the work was done then, record it: airflow-guard adopt. If it was not, set guarded_from to a date at or "
@@ -76,7 +76,7 @@ def unguarded_reason(runs: TaskRuns, spec: GuardSpec, space: KeySpace, identity:
         return None
     if identity.try_number < 2 or identity.run_after_at is None:
         return None
-    if runs.seen(identity.dag_id, identity.run_id, identity.task_id):
+    if runs.seen_from_start(identity.dag_id, identity.run_id, identity.task_id):
         return None
     since = runs.operation_since(space.key_namespace, space.operation)
     if since is not None and identity.run_after_at >= since:
@@ -84,5 +84,5 @@ def unguarded_reason(runs: TaskRuns, spec: GuardSpec, space: KeySpace, identity:
     first = f"only since {since:%Y-%m-%d %H:%M} UTC" if since else "not before this try"
     return (
         f"this is try {identity.try_number} of a run that was due {identity.run_after_at:%Y-%m-%d %H:%M} UTC, but the "
-        f"ledger has watched this operation {first} and saw no earlier try: the work may have been done unguarded. {adopt}"
+        f"ledger has watched this operation {first} and did not see the first try: the work may have been done unguarded. {adopt}"
     )

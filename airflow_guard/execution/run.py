@@ -18,7 +18,7 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.guard import Asking
 from airflow_guard.core.keys import batch_id_of
-from airflow_guard.core.report import Outcome, Report
+from airflow_guard.core.report import Outcome, Report, said
 from airflow_guard.execution.batches import BatchGatherer
 from airflow_guard.execution.classify import Claimable, Classifier
 from airflow_guard.execution.doubt import DoubtSettler
@@ -103,17 +103,41 @@ class GuardedTask:
             log.warning("observe: nothing is recorded, the ledger is not there: %s", error)
             self._without_ledger(report, documents, one)
             return report
-        outcome = "failed"
+        outcome, ended_by = "failed", None
         try:
             drift = DriftCheck(
                 self._ledger, self._try.space, self._try.identity, self._try.key_shape,
                 dag_task_ids=self._dag_task_ids, retired_operations=self._spec.retired_operations,
+                ledger_name=self._spec.ledger,
             )  # fmt: skip
             self._work(report, unguarded, drift, documents, one)
-            outcome = "failed" if report.failure("", self._spec.max_rejected) else "success"
+            outcome = self._outcome(report)
+        except BaseException as error:
+            ended_by = error
+            raise
         finally:
-            self._close(report, outcome)
+            for line in report.log_lines():
+                level = logging.WARNING if line.startswith(Outcome.OBSERVED) else logging.INFO
+                log.log(level, "%s: %s", self._try.space.operation, line)
+            first = report.errors[0][1] if report.errors else ended_by
+            self.close(report, outcome, said(first) if first else None)
         return report
+
+    def close(self, report: Report, outcome: str, error: str | None) -> None:
+        """Record how the try ended, and end its lease. Once more where the task ends otherwise than :meth:`run` did.
+
+        :param outcome: see :meth:`airflow_guard.store.task_runs.TaskRuns.close`.
+        """
+        try:
+            self._ledger.runs.close(self.task_run_id, outcome, report.task_run_counts(), error)
+        except LedgerError as problem:
+            # The lease ends by itself; the counts of this try are missing, which changes nothing that is decided.
+            log.warning("The end of this try could not be recorded: %s", problem)
+
+    def _outcome(self, report: Report) -> str:
+        if self._spec.on_concurrent == "wait" and report.only_waits():
+            return "waiting"
+        return "failed" if report.failure("", self._spec.max_rejected) else "success"
 
     def _prepare(self) -> str | None:
         """Use the names that the ledger has now, open the try, and return why unknown keys must not run."""
@@ -124,7 +148,7 @@ class GuardedTask:
             space = replace(task_try.space, key_namespace=names[0], operation=names[1])
             shape = key_shape(space, documents=not task_try.key_shape.endswith("/whole"))
             self._try = replace(task_try, space=space, key_shape=shape)
-        # Asked before the try is recorded: its own row would answer that the ledger had seen the run.
+        # Asked before the try is recorded: its own row would say that the operation is watched.
         unguarded = None
         if self._resumed is None:
             unguarded = unguarded_reason(ledger.runs, self._spec, self._try.space, task_try.identity)
@@ -182,17 +206,6 @@ class GuardedTask:
             session = _Session(self._ledger, spec, self._try, report, classifier, workers, drift, observer,
                                keeper, self._stop, self.task_run_id)  # fmt: skip
             session.run(documents, one)
-
-    def _close(self, report: Report, outcome: str) -> None:
-        for line in report.log_lines():
-            level = logging.WARNING if line.startswith(Outcome.OBSERVED) else logging.INFO
-            log.log(level, "%s: %s", self._try.space.operation, line)
-        error = str(report.errors[0][1]) if report.errors else None
-        try:
-            self._ledger.runs.close(self.task_run_id or 0, outcome, report.task_run_counts(), error)
-        except LedgerError as problem:
-            # The lease ends by itself; the counts of this try are missing, which changes nothing that is decided.
-            log.warning("The end of this try could not be recorded: %s", problem)
 
 
 class _Session:

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from airflow_guard.core.commands import rename_command
 from airflow_guard.core.errors import KeyDrift
 from airflow_guard.store.overlap import done_under
 
@@ -46,6 +47,7 @@ class DriftCheck:
     :param shape: of this task's keys.
     :param dag_task_ids: the tasks that the DAG has now: another present task with its own operation is no drift.
     :param retired_operations: operations that were other work.
+    :param ledger_name: connection that the commands in messages must name, ``None`` for the configured one.
     """
 
     def __init__(
@@ -57,7 +59,9 @@ class DriftCheck:
         *,
         dag_task_ids: Collection[str] = (),
         retired_operations: Collection[str] = (),
+        ledger_name: str | None = None,
     ) -> None:
+        self._ledger_name = ledger_name
         self._ledger = ledger
         self._space = space
         self._task_id = identity.task_id
@@ -101,11 +105,12 @@ class DriftCheck:
                 "new work an operation of its own and name the old one in retired_operations"
             )
         else:
+            before = (candidate.key_namespace, candidate.operation)
+            command = rename_command(before, (space.key_namespace, space.operation), ledger=self._ledger_name)
             change = (
                 f"task {candidate.task_id!r} did them as {old!r}. If this is the same work, set "
-                f"operation={candidate.operation!r} (and key_namespace={candidate.key_namespace!r}), or run: airflow-guard "
-                f"rename {candidate.key_namespace} {candidate.operation} {space.key_namespace} {space.operation} "
-                f'--reason "…". If it is other work, set retired_operations=[{candidate.operation!r}]'
+                f"operation={candidate.operation!r} (and key_namespace={candidate.key_namespace!r}), or run: {command}. "
+                f"If it is other work, set retired_operations=[{candidate.operation!r}]"
             )
         return (
             f"{space.describe(None)}: documents of {space.business_date} were done before under another key ({names}); "

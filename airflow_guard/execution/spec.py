@@ -18,8 +18,8 @@ CLAIM_CHUNK = 500
 """Keys per lookup and claim: large enough that round trips do not count, small enough for a short transaction."""
 
 INJECTED = (
-    "document", "payload", "documents", "batch_id", "business_date", "idempotency_key", "attempt", "generation",
-    "connection", "effect",
+    "document", "payload", "documents", "batch_id", "business_date", "cycle", "idempotency_key", "attempt",
+    "generation", "connection", "effect",
 )  # fmt: skip
 """Names that a callable may take besides the Airflow context."""
 

@@ -54,6 +54,7 @@ class Unit:
         first = self.claims[0]
         common = {
             "business_date": business_date,
+            "cycle": self.space.cycle,
             "attempt": max(claim.attempt for claim in self.claims),
             "generation": first.generation,
         }

@@ -8,12 +8,21 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.airflow_compat import KNOWN_CONTEXT_KEYS, AirflowFailException
+from airflow_guard.airflow_compat import KNOWN_CONTEXT_KEYS, AirflowFailException, AirflowSkipException
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.execution.spec import INJECTED, Callee, GuardSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
+
+GIVEN_TO_ALL = frozenset({"business_date", "cycle"})
+"""What every function of a task may take: it is the same for all documents."""
+
+_SKIP = (
+    "AirflowSkipException does not say that nothing happened: raise it before the effect window (take effect, and put "
+    '"with effect:" around the call), or raise NotExecuted.'
+)
+"""Shown only where it was raised inside the window."""
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
@@ -145,20 +154,23 @@ class Function:
                 # Airflow's word for "do not retry" keeps its meaning.
                 error.retryable = False  # type: ignore[attr-defined]
                 raise
+            except AirflowSkipException as error:
+                error.add_note(_SKIP)
+                raise
 
         return Callee(invoke, names, any_name)
 
 
 def given_to_callable(spec: GuardSpec) -> set[str]:
     """Return the names that the execution gives to ``python_callable``."""
-    names = {"business_date", "idempotency_key", "attempt", "generation"}
+    names = {*GIVEN_TO_ALL, "idempotency_key", "attempt", "generation"}
     names |= {"documents", "batch_id"} if spec.call_per == "batch" else {"document", "payload"}
     return names | {"connection" if spec.database else "effect"}
 
 
 def given_to_verify(spec: GuardSpec) -> set[str]:
     """Return the names that the execution gives to ``External.verify``."""
-    names = {"business_date", "idempotency_key", "attempt", "generation", "document", "payload"}
+    names = {*GIVEN_TO_ALL, "idempotency_key", "attempt", "generation", "document", "payload"}
     return names | ({"documents", "batch_id"} if spec.call_per == "batch" else set())
 
 

@@ -83,10 +83,7 @@ class Declaration:
         for name in ("operation", "key_namespace"):
             value = self.values.get(name)
             if name in self.mapped or (value is not None and (not isinstance(value, str) or "{{" in value)):
-                raise ConfigurationError(
-                    f"{name}={value!r}: a fixed text. It is part of the key, and neither templated nor "
-                    "mapped."
-                )
+                raise ConfigurationError(not_mapped(name, value))
         if self._given("operation") is False and _MADE_BY_AIRFLOW.search(self.task_id):
             raise ConfigurationError(
                 f"Task {self.task_id!r} needs operation=…: its id depends on the task group it is in, or on "
@@ -212,6 +209,15 @@ def duration(name: str, value: object) -> timedelta:
     if length <= timedelta(0):
         raise ConfigurationError(f"{name}={value!r}: a timedelta above zero, or its seconds.")
     return length
+
+
+def not_mapped(name: str, value: object) -> str:
+    """Return the message for a part of the key that is templated or mapped."""
+    given = "" if value is None else f"={value!r}"
+    return (
+        f"{name}{given}: a fixed text. It is part of the key, and neither templated nor mapped. Give it to the task, or "
+        "to partial(); what differs between documents belongs into document or cycle."
+    )
 
 
 def without_document(task_id: str) -> str:

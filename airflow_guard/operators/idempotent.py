@@ -11,14 +11,14 @@ from jinja2 import UndefinedError
 from airflow_guard.airflow_compat import AirflowSkipException, OperatorPartial, XComArg, conf
 from airflow_guard.core.dates import BusinessDateRule, RunFacts
 from airflow_guard.core.errors import BusinessDateError, ConfigurationError, GuardError
-from airflow_guard.core.report import Outcome, Report
+from airflow_guard.core.report import Outcome, Report, root_of
 from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key
-from airflow_guard.operators.task_try import GuardedTry, causes_of, failure_of
-from airflow_guard.operators.waiting import Wait, only_waits, wait_over
+from airflow_guard.operators.task_try import GuardedTry, skipped_by_callable
+from airflow_guard.operators.waiting import Wait, wait_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,7 +50,7 @@ class IdempotentOperator(PythonOperator):
         )
 
     The function gets what its signature names: ``document``, ``payload``, ``documents`` and ``batch_id``
-    (batches), ``business_date``, ``idempotency_key``, ``attempt``, ``generation``, ``connection`` (database),
+    (batches), ``business_date``, ``cycle``, ``idempotency_key``, ``attempt``, ``generation``, ``connection`` (database),
     ``effect`` (external), Airflow's context, and ``op_kwargs``. All parameters of ``PythonOperator`` stay.
     One document, or the run as a whole, returns the function's result, also where it is replayed; several
     return a summary.
@@ -63,7 +63,7 @@ class IdempotentOperator(PythonOperator):
         (templated)
     :param document: the one document of the task, an id or a mapping. (templated)
     :param documents: several: a list, the result of another task, or a callable (called like
-        ``python_callable``, with ``business_date``) that returns or yields ids or mappings.
+        ``python_callable``, with ``business_date`` and ``cycle``) that returns or yields ids or mappings.
     :param document_key: the field of a mapping that is its identity.
     :param fingerprint_fields: the fields whose change counts as other content. Default: all.
     :param once_per: ``"date"`` (default): once per business date and document; ``"document"``: once, whatever
@@ -284,17 +284,19 @@ class IdempotentOperator(PythonOperator):
 
     def _work(self, attempt: GuardedTry, event: LedgerEvent | None) -> Report:
         report = attempt.run(event["task_run_id"] if event else None)
-        if attempt.spec.on_concurrent != "wait" or not only_waits(report):
+        if attempt.spec.on_concurrent != "wait" or not report.only_waits():
             return report
         wait = Wait.of(self.wait_timeout, self.poll_interval, event["deadline_at"] if event else None)
-        while only_waits(report) and wait.left:
+        while report.only_waits() and wait.left:
             if self.deferrable and attempt.may_be_deferred():
                 self._defer(attempt, report, wait)
             if not wait.here(attempt.ledger, attempt.space.key_date, report, attempt.is_stopped):
                 break
             report = attempt.run(attempt.task_run_id)
-        if only_waits(report):
-            raise wait_over(report, attempt.what, self.wait_timeout, stopped=attempt.is_stopped())
+        if report.only_waits():
+            over = wait_over(report, attempt.what, self.wait_timeout, stopped=attempt.is_stopped())
+            attempt.close(report, "failed", over)
+            raise over
         return report
 
     def _defer(self, attempt: GuardedTry, report: Report, wait: Wait) -> NoReturn:
@@ -302,10 +304,15 @@ class IdempotentOperator(PythonOperator):
         self.defer(trigger=trigger, method_name="execute_complete", timeout=wait.left + _BACKSTOP)
 
     def _outcome(self, attempt: GuardedTry, report: Report) -> Any:
-        failure = failure_of(report, attempt)
+        if (skip := skipped_by_callable(report)) is not None:
+            attempt.close(report, "skipped", skip)
+            raise skip
+        failure = report.failure(attempt.what, attempt.spec.max_rejected)
         if failure is not None:
-            for cause in causes_of(report)[1:]:  # the first is the failure's own cause, which Airflow logs
-                self.log.error("Another document failed: %s", cause, exc_info=cause)
+            shown = root_of(failure)  # by Airflow, as the failure's own cause
+            for cause in report.causes:
+                if cause is not shown:
+                    self.log.error("Another document failed: %s", cause, exc_info=cause)
             raise failure
         if report.documents and report.counts[Outcome.SKIPPED] == report.documents:
             raise AirflowSkipException(f"{attempt.what}: {'; '.join(report.log_lines())}")

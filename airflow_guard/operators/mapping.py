@@ -7,10 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.airflow_compat import MappedOperator, OperatorPartial, default_args_of, expanded_names
+from airflow_guard.airflow_compat import (
+    DecoratedMappedOperator,
+    MappedOperator,
+    OperatorPartial,
+    default_args_of,
+    expanded_names,
+)
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.hooks.settings import GuardSettings
-from airflow_guard.operators.declaration import Declaration, refuse_leaked
+from airflow_guard.operators.declaration import Declaration, not_mapped, refuse_leaked
+from airflow_guard.operators.failures import as_airflow
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, XComArg
@@ -52,7 +59,46 @@ def checked(operator: MappedOperator) -> MappedOperator:
     declaration.check(GuardSettings.read())
     if operator.dag is not None:
         refuse_second_key(operator.dag, declaration)
+    # Airflow makes the operator itself, so it cannot be asked for another class.
+    operator.__class__ = (
+        _GuardedDecorated if isinstance(operator, DecoratedMappedOperator) else _GuardedMapped
+    )
     return operator
+
+
+class _GuardedMapped(MappedOperator):
+    """A mapped guarded task: refuses what Airflow says about it only after it was checked."""
+
+    __slots__ = ()
+
+    @property
+    def is_setup(self) -> bool:
+        """Whether it is a setup, which it cannot be."""
+        return False
+
+    @is_setup.setter
+    def is_setup(self, value: bool) -> None:
+        if value:
+            raise ConfigurationError(no_setup(self.task_id))
+
+    def unmap(self, resolve: Mapping[str, Any]) -> Any:
+        """See ``MappedOperator.unmap``.
+
+        :raises GuardFailure: a list that only the run could tell maps over what is part of every key of the task.
+        """
+        fixed = [name for name in _FIXED_KEY if name in resolve]
+        if fixed:
+            error = ConfigurationError(not_mapped(fixed[0], resolve[fixed[0]]))
+            raise as_airflow(error) from error
+        return super().unmap(resolve)
+
+
+class _GuardedDecorated(DecoratedMappedOperator):
+    """The same for a decorated function, which is mapped over its arguments alone."""
+
+    __slots__ = ()
+
+    is_setup = _GuardedMapped.is_setup
 
 
 def declaration_of(operator: MappedOperator) -> Declaration:
@@ -82,7 +128,8 @@ MOVED = ("document", "documents")
 """Arguments of a decorated function's call that are the operator's parameters."""
 
 _NOTHING: frozenset[str] = frozenset()
-_FIXED = frozenset({"operation", "key_namespace", "python_callable"})
+_FIXED_KEY = ("operation", "key_namespace")
+_FIXED = frozenset({*_FIXED_KEY, "python_callable"})
 """What a task is not mapped over."""
 
 

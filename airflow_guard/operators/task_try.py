@@ -19,7 +19,6 @@ from airflow_guard.core.errors import (
     ConfigurationError,
     DateChangedError,
     DocumentError,
-    GuardError,
     LedgerUnavailable,
 )
 from airflow_guard.core.keys import KeySpace
@@ -28,7 +27,7 @@ from airflow_guard.execution.run import GuardedTask, Listing
 from airflow_guard.execution.shape import key_shape
 from airflow_guard.hooks.connections import asks_airflow
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, open_ledger
-from airflow_guard.operators.calling import Function, given_to_callable, given_to_verify
+from airflow_guard.operators.calling import GIVEN_TO_ALL, Function, given_to_callable, given_to_verify
 from airflow_guard.operators.declaration import without_document
 from airflow_guard.operators.run_context import identity_of, run_facts
 from airflow_guard.store.task_runs import TaskTry
@@ -128,6 +127,11 @@ class GuardedTry:
         if self._stopped:
             self._guarded.stop(self._stopped)
         return self._guarded.run(self._listing(shared), one=self._one)
+
+    def close(self, report: Report, outcome: str, error: Exception) -> None:
+        """Record that the try ended otherwise than its report says."""
+        if self._guarded is not None:
+            self._guarded.close(report, outcome, str(error))
 
     def stop(self, reason: str) -> None:
         """Let what has begun finish, and begin nothing else."""
@@ -251,26 +255,11 @@ class GuardedTry:
             return None
         if not callable(documents):
             return lambda: documents
-        callee = Function.of("documents", documents).callee(shared, gives={"business_date"})
-        return lambda: callee.call({"business_date": self.business_date})
+        callee = Function.of("documents", documents).callee(shared, gives=GIVEN_TO_ALL)
+        return lambda: callee.call({"business_date": self.business_date, "cycle": self.space.cycle})
 
 
-def failure_of(report: Report, attempt: GuardedTry) -> GuardError | None:
-    """Return the error that ends the task, ``None`` if it succeeded; what the user's code raised is its
-    cause."""
-    failure = report.failure(attempt.what, attempt.spec.max_rejected)
-    if failure is not None and failure.__cause__ is None:
-        failure.__cause__ = next((cause for cause in causes_of(report)), None)
-    return failure
-
-
-def causes_of(report: Report) -> list[BaseException]:
-    """Return what the user's functions raised, without the errors of this package around it."""
-    causes = []
-    for _, error in report.errors:
-        cause: BaseException | None = error
-        while isinstance(cause, GuardError):
-            cause = cause.__cause__
-        if cause is not None and cause.__traceback__ is not None:
-            causes.append(cause)
-    return causes
+def skipped_by_callable(report: Report) -> AirflowSkipException | None:
+    """Return what the function of a single document raised to skip the task, where nothing can have happened."""
+    _, error = report.errors[0] if report.single and report.errors else (None, None)
+    return error if isinstance(error, AirflowSkipException) else None

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_OTHER_FAILURES = (Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.RELEASED)
 _SLICE_S = 0.5
 """How long a sleep may last before a request to stop is noticed."""
 
@@ -82,16 +81,6 @@ class Wait:
         until = time.monotonic() + min(self.poll_interval, self.left).total_seconds()
         while (left := until - time.monotonic()) > 0 and not stopped():
             time.sleep(min(left, _SLICE_S))
-
-
-def only_waits(report: Report) -> bool:
-    """Return whether nothing but other attempts keeps the task from success."""
-    return bool(
-        report.counts[Outcome.WAITING]
-        and not any(report.counts[outcome] for outcome in _OTHER_FAILURES)
-        and report.stopped is None
-        and report.problem is None
-    )
 
 
 def watched(report: Report) -> list[str]:

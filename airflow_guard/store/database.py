@@ -124,7 +124,9 @@ class LedgerDatabase:
             except (LedgerBusy, LedgerUnavailable) as error:
                 failure = error
             if time.monotonic() >= deadline:
-                raise failure if not unknown else _still_unknown(failure) from failure
+                if unknown:
+                    raise _still_unknown(failure) from failure
+                raise failure  # which has its own cause, the driver's error
             time.sleep(0.2)
 
     def _write_once(self, work: Callable[[sa.Connection], T]) -> T:

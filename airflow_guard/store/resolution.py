@@ -91,6 +91,7 @@ def resolve(
     reason: str,
     dry_run: bool = False,
     quiet_s: float = 0.0,
+    ledger_name: str | None = None,
 ) -> list[Settled]:
     """Settle one key (see :mod:`airflow_guard.core.decisions` for the transitions).
 
@@ -106,6 +107,7 @@ def resolve(
     :param dry_run: check and return what would be settled; change nothing.
     :param quiet_s: refuse if the attempt gave a sign of life within so many seconds: an answer that was asked for
         before that sign does not know what the attempt was doing then.
+    :param ledger_name: connection that the commands in messages must name, ``None`` for the configured one.
     :return: what was settled, the key itself first.
     :raises StaleResolution: the key has a newer attempt, or is settled already; the message says what it is
         now. A retry does not help: look again.
@@ -115,8 +117,9 @@ def resolve(
     """
     judged = [Judged(key_date, key_hash, owner_token)]
     return resolve_many(
-        ledger, judged, decision, actor=actor, reason=reason, dry_run=dry_run, strict=True, quiet_s=quiet_s
-    ).settled
+        ledger, judged, decision, actor=actor, reason=reason, dry_run=dry_run, strict=True, quiet_s=quiet_s,
+        ledger_name=ledger_name,
+    ).settled  # fmt: skip
 
 
 def resolve_many(
@@ -129,6 +132,7 @@ def resolve_many(
     dry_run: bool = False,
     strict: bool = False,
     quiet_s: float = 0.0,
+    ledger_name: str | None = None,
 ) -> Resolutions:
     """Settle several keys with one decision, in one transaction. See :func:`resolve`.
 
@@ -138,7 +142,7 @@ def resolve_many(
     """
     actor, reason = check_words(actor, reason)
     work = _Work(ledger, list(judged), Decision.of(decision), actor, reason, strict=strict, dry_run=dry_run)
-    work.quiet_s = quiet_s
+    work.quiet_s, work.ledger_name = quiet_s, ledger_name
     return ledger.database.write(work)
 
 
@@ -200,6 +204,7 @@ class _Work:
         self._strict, self._dry_run = strict, dry_run
         self._since: int | None = None
         self.quiet_s = 0.0
+        self.ledger_name: str | None = None
 
     def __call__(self, connection: sa.Connection) -> Resolutions:
         self._ledger.database.limit_locks(connection)
@@ -290,7 +295,7 @@ class _Work:
             return ResolutionError(f"The ledger has no key {key_hash} of {key_date}. Nothing was changed.")
         known = ledger_row(row, people)
         situation = situation_of(known)
-        look = f"Nothing was changed. Look at it: {show_command(key_hash)}"
+        look = f"Nothing was changed. Look at it: {show_command(key_hash, ledger=self.ledger_name)}"
         if row.owner_token != token:
             return StaleResolution(
                 f"{describe(row)}: the answer is about an earlier attempt (owner token {token}). "

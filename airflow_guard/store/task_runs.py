@@ -63,7 +63,7 @@ class TaskRuns:
         :raises LedgerUnavailable: nothing may start (retryable).
         """
         if resumed is not None:
-            self.renew(resumed, lease_s, create=True)
+            self._reopen(resumed, lease_s)
             return resumed
         row = _row_of(task_try, self._db.dialect)
 
@@ -78,27 +78,45 @@ class TaskRuns:
     def renew(self, task_run_id: int, lease_s: float, *, create: bool = False) -> bool:
         """Extend a lease from the database's now; return whether it was there.
 
-        :param create: make it if it is gone (after a deferral).
+        :param create: make it if it is gone.
         """
+
+        def work(connection: sa.Connection) -> bool:
+            found = self._extend(connection, task_run_id, lease_s)
+            if not found and create:
+                connection.execute(self._new_lease(), {"run": task_run_id, "seconds": lease_s})
+            return found or create
+
+        return self._db.write(work)
+
+    def _extend(self, connection: sa.Connection, task_run_id: int, lease_s: float) -> bool:
         extend = (
             sa.update(self._lease)
             .where(self._lease.c.task_run_id == sa.bindparam("run"))
             .values(expires_at=utc_after(sa.bindparam("seconds")), renewed_at=utc_now())
         )
+        return connection.execute(extend, {"run": task_run_id, "seconds": lease_s}).rowcount == 1
 
-        def work(connection: sa.Connection) -> bool:
-            parameters = {"run": task_run_id, "seconds": lease_s}
-            found = connection.execute(extend, parameters).rowcount == 1
-            if not found and create:
-                connection.execute(self._new_lease(), parameters)
-            return found or create
+    def _reopen(self, task_run_id: int, lease_s: float) -> None:
+        """Go on with a try that waited: it runs again, under a new lease."""
+        running = (
+            sa.update(self._run).where(self._run.c.id == task_run_id).values(outcome=None, ended_at=None)
+        )
 
-        return self._db.write(work)
+        def work(connection: sa.Connection) -> None:
+            connection.execute(running)
+            if not self._extend(connection, task_run_id, lease_s):
+                connection.execute(self._new_lease(), {"run": task_run_id, "seconds": lease_s})
+
+        self._db.write(work)
 
     def close(
         self, task_run_id: int, outcome: str, counts: Mapping[str, int], error: str | None = None
     ) -> None:
-        """Record how a try ended and end its lease at once, so that nobody waits for it."""
+        """Record how a try ended and end its lease at once, so that nobody waits for it.
+
+        :param outcome: ``success``, ``failed``, ``skipped``, or ``waiting``: it goes on when other attempts have ended.
+        """
         values = {name: int(counts.get(name, 0)) for name in COUNTS}
 
         def work(connection: sa.Connection) -> None:
@@ -150,9 +168,14 @@ class TaskRuns:
         due = aware(row.run_after_at) if row else None
         return (row.run_id, row.business_date, due) if row and due else None
 
-    def seen(self, dag_id: str, run_id: str, task_id: str) -> bool:
-        """Return whether the ledger saw any try of this task in this run."""
-        return self.stored_date(dag_id, run_id, task_id) is not None
+    def seen_from_start(self, dag_id: str, run_id: str, task_id: str) -> bool:
+        """Return whether the ledger saw the first try of this task in this run. A later one may have been refused."""
+        run = self._run
+        first = sa.select(sa.func.min(run.c.try_number)).where(
+            run.c.run_id == run_id, run.c.dag_id == dag_id, run.c.task_id == task_id
+        )
+        number = self._db.read(lambda connection: connection.execute(first).scalar_one())
+        return number is not None and number < 2
 
     def operation_since(self, key_namespace: str, operation: str) -> datetime | None:
         """Return when the ledger first saw this operation, ``None`` if never."""

@@ -115,7 +115,7 @@ def listing_of(parameters: Parameters, space: KeySpace) -> Listing | None:
     if not callable(documents):
         return lambda: documents
     callee = callee_of(documents, parameters.get("op_kwargs") or {})
-    return lambda: callee.call({"business_date": space.business_date})
+    return lambda: callee.call({"business_date": space.business_date, "cycle": space.cycle})
 
 
 def callee_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Callee:

@@ -57,12 +57,18 @@ def test_c01_the_same_try_delivered_twice(books: Books, start: Callable[..., Wor
     assert books.receiver.documents() == []
     assert len(books.events("blocked")) == 1
 
+    waiting = books.task(books.pay)
+    assert counts(waiting.run(one="K")) == {"waiting": 1}
+    assert books.receiver.documents() == []
+
     first.release("inside")
     result = first.result()
     assert result["counts"] == {"executed": 1}
     row = books.row("K")
     assert (row.state, row.owner_token, row.attempt) == (State.COMPLETED, token, 1)
 
+    again = books.task(books.pay, resumed=waiting.task_run_id)
+    assert again.run(one="K").result == {"paid": "K", "pid": first.pid}, "the one that waited gets it too"
     third = books.run(books.pay, one="K")
     assert third.result == {"paid": "K", "pid": first.pid}
     assert failure(third) is None

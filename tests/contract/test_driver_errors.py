@@ -145,8 +145,9 @@ def test_a_lost_answer_is_never_told_as_anything_else(database: LedgerDatabase) 
 def test_a_ledger_that_is_down_is_waited_for_only_with_patience(database: LedgerDatabase) -> None:
     down = error("connection failed: Connection refused")
     work = Failing(down)
-    with pytest.raises(LedgerUnavailable):
+    with pytest.raises(LedgerUnavailable) as caught:
         database.write(work)
+    assert caught.value.__cause__ is down, "not itself: whoever follows the causes must come to an end"
     assert work.calls == 1
     assert database.write(Failing(down), patience_s=30) == "written"
 

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -18,6 +19,7 @@ import yaml
 
 from airflow_guard.cli.definitions import COMMANDS
 from airflow_guard.cli.main import main
+from airflow_guard.core.commands import without_password
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store.resolution import resolve
@@ -43,7 +45,7 @@ class Cli:
     """Runs commands of the console script in this process."""
 
     def __init__(self, url: str, capsys: pytest.CaptureFixture[str]) -> None:
-        self._url = url
+        self.url = url
         self._capsys = capsys
         self.out = self.err = ""
 
@@ -51,7 +53,7 @@ class Cli:
         """Run a command on the ledger, check its exit code, and return what it printed."""
         self._capsys.readouterr()
         try:
-            ended = main([*arguments, "--ledger", self._url])
+            ended = main([*arguments, "--ledger", self.url])
         except SystemExit as exit_:  # argparse
             ended = int(str(exit_.code))
         self.out, self.err = self._capsys.readouterr()
@@ -299,6 +301,7 @@ def test_c27_resolve_from_the_command_line(ledger: Ledger, cli: Cli) -> None:
     cli("resolve", "--key", key, "--happened", "--yes", *REASON, code=1)
     assert "StaleResolution" in cli.err
     assert "settled already" in cli.err
+    assert f"airflow-guard show --ledger {shlex.quote(without_password(cli.url))} --key {key}" in cli.err
     assert killed.row().state is State.COMPLETED
 
 

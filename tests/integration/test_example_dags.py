@@ -393,6 +393,7 @@ def test_without_the_cycle_the_second_run_of_a_day_would_fail_and_say_so(bank: B
     positions(bank)
     dag = example("intraday_run")
     dag.task_dict["book"].cycle = ""
+    dag.task_dict["book"].documents = [{"participant": name, "net": "100.00"} for name in "AB"]
     start_run(dag, logical_at=berlin("2026-01-30 09:00")).go()
     second = start_run(dag, logical_at=berlin("2026-01-30 12:00")).go()
     assert second.states() == {"book": "failed"}

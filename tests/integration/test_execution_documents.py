@@ -53,6 +53,8 @@ def test_c15_a_retry_calls_only_the_document_that_failed(books: Books) -> None:
 
 
 def test_c15_stop_on_failure_stops_before_the_next_document(books: Books) -> None:
+    """What the case calls ``fail_fast`` has another name: people keep that one in ``default_args``."""
+
     def pay(document: str, attempt: int) -> None:
         if document == "D-0500" and attempt == 1:
             raise NotExecuted("no rate")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from airflow_guard import ConfigurationError, DocumentError, IdempotentOperator
 from airflow_guard.operators.failures import GuardFailure
 from tests.airflow_runs import start_run
@@ -66,8 +68,14 @@ def test_c13_an_item_keeps_its_own_result_when_the_list_shifts(business: Busines
     assert [run.result("post", index) for index in range(4)] == [{"posted": document} for document in "zabc"]
 
 
-def test_c13_a_document_that_is_listed_twice_is_executed_once(business: Business) -> None:
+def test_c13_a_document_that_is_listed_twice_is_executed_once(
+    business: Business, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log of the second instance, which Airflow keeps by its index, names the index of the first."""
+    caplog.set_level("INFO", logger="airflow_guard")
     run = start_run(mapped_over(business, ["a", "b", "a"]), logical_at=MARCH_31).go()
+    (line,) = [line for line in caplog.messages if "replayed 1" in line]
+    assert f"done before by run {run.run_id}, {business.dag_id}.post [0] try 1" in line
     assert set(run.states().values()) == {"success"}
     assert sorted(business.documents()) == ["a", "b"]
     assert run.result("post", 0) == run.result("post", 2) == {"posted": "a"}
@@ -189,6 +197,28 @@ def test_a_mapped_instance_without_document_fails_before_the_ledger(business: Bu
     run = start_run(dag, logical_at=MARCH_31).go()
     ended = run.last("post", 0)
     assert (ended.state, type(ended.error), type(ended.cause)) == ("failed", GuardFailure, ConfigurationError)
+    assert_nothing_happened(business)
+
+
+@pytest.mark.parametrize("name", ["operation", "key_namespace"])
+def test_a_mapped_instance_that_brings_a_key_of_its_own_fails_before_the_ledger(
+    business: Business, name: str
+) -> None:
+    """Where the task's list only exists at run time, parsing cannot refuse it."""
+    from airflow.sdk import DAG, task
+
+    with DAG(business.dag_id, schedule=None, start_date=START) as dag:
+
+        @task
+        def instances() -> list[dict[str, Any]]:
+            return [{"document": "A", name: "another"}]
+
+        IdempotentOperator.partial(
+            task_id="post", python_callable=lambda document: business.act("post", document)
+        ).expand_kwargs(instances())
+    ended = start_run(dag, logical_at=MARCH_31).go().last("post", 0)
+    assert (ended.state, type(ended.error), type(ended.cause)) == ("failed", GuardFailure, ConfigurationError)
+    assert f"{name}='another': a fixed text" in str(ended.error)
     assert_nothing_happened(business)
 
 

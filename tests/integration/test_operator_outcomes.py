@@ -8,6 +8,8 @@ import threading
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from airflow_guard import (
     ConfigurationError,
     DocumentsFailed,
@@ -24,6 +26,7 @@ from airflow_guard import (
     Stopped,
     TooManyRejected,
 )
+from airflow_guard.airflow_compat import AirflowSkipException
 from airflow_guard.operators.failures import GuardFailure, GuardRetry
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
@@ -31,7 +34,6 @@ from tests.databases import databases
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import pytest
     from airflow.sdk import DAG
 
     from tests.integration.conftest import Business
@@ -95,9 +97,35 @@ def test_the_function_gets_what_its_signature_names(business: Business) -> None:
     assert type(seen["business_date"]) is date
     assert seen["idempotency_key"] == business.ledger_rows()[0].idempotency_key
     assert (seen["attempt"], seen["generation"], seen["ds"]) == (1, 1, "2025-03-31")
+    assert seen["rest"]["cycle"] == ""
     assert (seen["region"], seen["templates_dict"]) == ("20250331", {"day": "2025-03-31"})
     assert {"ti", "dag_run"} <= set(seen["rest"])
     assert not {"connection", "effect"} & set(seen["rest"])
+
+
+def test_every_function_of_a_task_gets_the_cycle(business: Business) -> None:
+    seen: list[tuple[str, Any]] = []
+
+    def listed(business_date: date, cycle: str) -> list[str]:
+        seen.append(("documents", cycle))
+        return ["A"]
+
+    def happened(cycle: str) -> bool:
+        seen.append(("verify", cycle))
+        return True
+
+    def act(document: str, cycle: str) -> None:
+        seen.append(("act", cycle))
+        raise RuntimeError("timed out")
+
+    dag = dag_of(
+        business, act, documents=listed, retries=1, cycle="{{ '12:00' }}",
+        side_effect=External(verify=happened, settle_after=timedelta(microseconds=1)),
+    )  # fmt: skip
+    run = start_run(dag, logical_at=MARCH_31).go()
+    run.clear().go()
+    assert run.states() == {"act": "success"}
+    assert seen == [(name, "12:00") for name in ("documents", "act", "documents", "verify")]
 
 
 def test_op_args_fill_parameters_by_position(business: Business) -> None:
@@ -269,6 +297,60 @@ def test_not_executed_and_safe_errors_are_retried(business: Business) -> None:
     assert business.documents() == ["A"]
 
 
+def test_a_skip_inside_the_window_is_a_doubt_and_says_how_to_skip(business: Business) -> None:
+    def act(document: str) -> None:
+        business.act("act", document)
+        raise AirflowSkipException("nothing to do")
+
+    ended = run_of(business, act, document="A", retries=1).last("act")
+    assert (ended.state, type(ended.cause)) == ("failed", InDoubt)
+    assert "before the effect window" in str(ended.error)
+    assert "NotExecuted" in str(ended.error)
+    assert states(business) == {"A": "in_doubt"}
+
+
+@pytest.mark.parametrize("side_effect", ["external", "database"])
+def test_a_skip_where_nothing_can_have_happened_skips_the_task_and_frees_the_key(
+    business: Business, side_effect: str
+) -> None:
+    due = [False, True]
+
+    def narrowed(document: str, effect: Any) -> None:
+        if not due.pop(0):
+            raise AirflowSkipException("not due yet")
+        with effect:
+            business.act("act", document)
+
+    def in_database(document: str, connection: Any) -> None:
+        business.post(connection, "act", document, None)
+        if not due.pop(0):
+            raise AirflowSkipException("not due yet")
+
+    act = narrowed if side_effect == "external" else in_database
+    run = run_of(business, act, document="A", side_effect=side_effect, retries=1)
+    assert run.states() == {"act": "skipped"}
+    assert business.documents() == []
+    assert states(business) == {"A": "failed"}
+    (skipped,) = business.task_runs()
+    assert (skipped.outcome, skipped.error) == ("skipped", "not due yet")
+    assert run.clear().go().states() == {"act": "success"}
+    assert business.documents() == ["A"]
+
+
+def test_a_skip_for_one_of_several_documents_is_the_failure_of_that_one(business: Business) -> None:
+    def act(document: str, effect: Any) -> None:
+        if document == "B":
+            raise AirflowSkipException("not due yet")
+        with effect:
+            business.act("act", document)
+
+    ended = run_of(business, act, documents=["A", "B", "C"], retries=1).last("act")
+    assert (ended.state, type(ended.cause)) == ("up_for_retry", DocumentsFailed)
+    assert "B: AirflowSkipException: not due yet" in str(ended.error)
+    assert business.documents() == ["A", "C"]
+    assert states(business) == {"A": "completed", "B": "failed", "C": "completed"}
+
+
 def test_verify_is_called_like_the_function(business: Business) -> None:
     def act(document: str) -> None:
         business.act("act", document)
@@ -372,6 +454,8 @@ def test_an_error_while_listing_starts_nothing_and_is_retried(business: Business
     ended = run.last("act")
     assert (ended.state, type(ended.error)) == ("up_for_retry", TimeoutError)
     assert business.ledger_rows() == []
+    (told,) = business.task_runs()
+    assert (told.outcome, told.error) == ("failed", "TimeoutError: the bank does not answer")
 
 
 # -- being stopped -------------------------------------------------------------------------------------------

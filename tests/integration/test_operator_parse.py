@@ -436,6 +436,30 @@ def test_a_function_that_is_mapped_twice_with_one_operation_is_refused(dag: DAG)
         notify.expand(document=["B"])
 
 
+def test_a_mapped_task_that_is_made_a_setup_is_refused(dag: DAG) -> None:
+    from airflow.providers.standard.operators.empty import EmptyOperator
+
+    @idempotent_task
+    def notify(document: str) -> None: ...
+
+    mapped = IdempotentOperator.partial(task_id="one", python_callable=send).expand(document=["A"])
+    for task in (mapped, notify.expand(document=["A"])):
+        with pytest.raises(ConfigurationError, match="cannot be a setup"):
+            task.as_setup()
+        with pytest.raises(ConfigurationError, match="cannot be a setup"):
+            EmptyOperator(task_id=f"end_{id(task)}").as_teardown(setups=task)
+    mapped.as_teardown()
+
+
+@pytest.mark.parametrize("name", ["operation", "key_namespace"])
+def test_parts_of_every_key_are_not_mapped(dag: DAG, name: str) -> None:
+    mapped = functools.partial(IdempotentOperator.partial, python_callable=send)
+    with pytest.raises(ConfigurationError, match=rf"{name}: a fixed text"):
+        mapped(task_id="one").expand(document=["A"], **{name: ["send"]})
+    with pytest.raises(ConfigurationError, match=rf"{name}: a fixed text"):
+        mapped(task_id="two").expand_kwargs([{"document": "A"}, {"document": "B", name: "send"}])
+
+
 def test_a_decorated_setup_is_refused(dag: DAG) -> None:
     from airflow.sdk import setup
 

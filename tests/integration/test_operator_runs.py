@@ -10,11 +10,15 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard import IdempotentOperator, KeyDrift, NotGuardedThen, OtherDeployment, OtherRun
+from airflow_guard.cli.main import main
 from airflow_guard.operators.failures import GuardFailure
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
+from tests.integration.conftest import LEDGER
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from airflow.sdk import DAG
 
     from tests.integration.conftest import Business
@@ -160,7 +164,12 @@ def test_r07_a_renamed_task_fails_and_names_the_old_operation(business: Business
     error = failure(renamed.go(), "book")
     assert isinstance(error, KeyDrift)
     assert "operation='post'" in str(error)
-    assert "airflow-guard rename" in str(error)
+    names = f"{business.dag_id} post {business.dag_id} book"
+    assert f'airflow-guard rename {names} --reason "…"' in str(error)
+    with_ledger = dag_of(business, task_id="book", operation=None, ledger_conn_id=LEDGER)
+    assert f"airflow-guard rename --ledger {LEDGER} {names}" in str(
+        failure(renamed.clear().go(with_ledger), "book")
+    )
     assert business.rows() == A_AND_B
 
 
@@ -277,6 +286,44 @@ def test_a_later_try_of_a_run_that_began_unguarded_fails(business: Business) -> 
     run.clear().go(dag_of(business, documents=["A"]))
     assert isinstance(failure(run), NotGuardedThen)
     assert len(business.rows()) == 1
+
+
+def test_a_first_backfill_over_history_that_ran_unguarded_is_adopted_and_never_repeated(
+    business: Business, tmp_path: Path
+) -> None:
+    from airflow.providers.standard.operators.python import PythonOperator
+    from airflow.sdk import DAG
+
+    with DAG(business.dag_id, schedule="@daily", start_date=datetime(2025, 1, 1, tzinfo=UTC)) as unguarded:
+        PythonOperator(
+            task_id="post", python_callable=lambda ds: business.act("post", "A", date.fromisoformat(ds))
+        )
+    days = [datetime(2025, 3, day, tzinfo=UTC) for day in (29, 30, 31)]
+    history = [start_run(unguarded, logical_at=day).go() for day in days]
+    done = business.rows()
+    assert [day for _, _, day in done] == ["2025-03-29", "2025-03-30", "2025-03-31"]
+
+    def guarded() -> DAG:
+        return dag_of(business, documents=["A"])
+
+    assert start_run(guarded(), logical_at=APRIL_1).go().states() == {"post": "success"}
+    # Reprocess behaviour "completed"; and whoever clears a task that was refused gets the same answer.
+    for run in history:
+        for _ in range(2):
+            run.rewrite_run_type("backfill").clear().go(guarded())
+            assert isinstance(failure(run), NotGuardedThen)
+    assert business.rows()[:-1] == done
+
+    file = tmp_path / "done.csv"
+    file.write_text("business_date,document\n2025-03-29,A\n2025-03-30,A\n", encoding="utf-8")
+    sql = "SELECT business_date, document FROM posting WHERE business_date = '2025-03-31'"
+    for source in (["--csv", str(file)], ["--sql", sql]):
+        words = ["--dag", business.dag_id, "--operation", "post", "--reason", "posted before the ledger"]
+        assert main(["adopt", *words, *source, "--ledger", business.database.url]) == 0
+    for run in history:
+        run.clear().go(guarded())
+        assert run.result("post")["replayed"] == 1
+    assert business.rows()[:-1] == done
 
 
 def test_c05_a_day_end_of_five_steps_resumes_where_it_broke(business: Business) -> None:

@@ -82,6 +82,35 @@ def test_the_task_waits_and_returns_the_result_of_the_other(
     assert holder.result()["executed"] == 1
 
 
+def test_a_try_that_waits_is_recorded_as_waiting_and_not_as_failed(
+    business: Business, holder: Worker
+) -> None:
+    seen: list[tuple[str | None, bool, int]] = []
+
+    def look() -> tuple[str | None, bool, int]:
+        (each,) = [each for each in business.task_runs() if each.run_id != "manual__elsewhere"]
+        return each.outcome, each.ended_at is not None, each.waiting
+
+    def recorded() -> bool:
+        if is_waiting(business)() and look()[0] is not None:
+            seen.append(look())
+        return bool(seen)
+
+    def list_documents() -> list[str]:
+        # The first time before the wait, the second time after it: the try runs then, and has not ended.
+        if seen:
+            seen.append(look())
+        return ["A"]
+
+    released = released_when(holder, recorded)
+    run = start_run(dag_of(business, documents=list_documents, deferrable=True), logical_at=MARCH_31).go()
+    released.join()
+    assert run.states() == {"act": "success"}
+    assert seen == [("waiting", True, 1), (None, False, 1)]
+    (ended,) = [each for each in business.task_runs() if each.run_id == run.run_id]
+    assert (ended.outcome, ended.ended_at is not None, ended.waiting) == ("success", True, 0)
+
+
 @pytest.mark.parametrize("deferrable", [False, True], ids=["in process", "deferred"])
 def test_the_task_first_does_all_that_it_can(business: Business, holder: Worker, deferrable: bool) -> None:
     released = released_when(holder, lambda: business.documents() == ["B", "C"])
@@ -133,6 +162,9 @@ def test_a_wait_that_times_out_names_the_holder_and_is_retried(
     )
     assert f"on elsewhere pid {holder.pid}" in str(ended.error)
     assert "wait_timeout" in str(ended.error)
+    (waited,) = [each for each in business.task_runs() if each.run_id == run.run_id]
+    assert (waited.outcome, waited.waiting) == ("failed", 1)
+    assert "wait_timeout" in waited.error
 
     holder.release("at work")
     holder.result()

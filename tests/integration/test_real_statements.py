@@ -6,19 +6,33 @@ are skipped and say so.
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import mt940
 import pytest
+import sqlalchemy as sa
 
+from airflow_guard import IdempotentOperator
+from airflow_guard.demo.books import balance, create_books, post_statement, statement_posting
 from airflow_guard.demo.statements import (
     Statement,
     StatementUnbalanced,
     StatementUnreadable,
     parse_statement_file,
 )
+from tests.airflow_runs import start_run
+from tests.databases import databases
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.integration.conftest import Business
 
 FOLDER = Path(__file__).resolve().parents[3] / "shared" / "data" / "mt940"
 
@@ -96,3 +110,80 @@ def test_a_statement_that_does_not_balance_says_by_how_much() -> None:
 def test_what_is_not_swift_as_told_is_refused_by_name(name: str) -> None:
     with pytest.raises(StatementUnreadable, match=name):
         parse_statement_file(FOLDER / name)
+
+
+# -- all of them, posted twice -------------------------------------------------------------------------------
+
+READABLE: dict[str, dict[str, Any]] = {
+    "asnb-2020-01.sta": {"statement_tag": mt940.tags.StatementASNB()},
+    "cmxl.sta": {"encoding": "cp1252"},
+    "february-30.sta": {},
+    "generic.sta": {},
+    "mbank.sta": {},
+}
+REFUSED = {"invalid.sta", "raiffeisen.sta"}
+"""One is no MT940, and the amounts of the other do not lead to its closing balance."""
+
+
+def all_statements() -> Iterator[Statement]:
+    for name, how in READABLE.items():
+        yield from parse_statement_file(FOLDER / name, **how)
+
+
+def written_by_the_banks() -> tuple[dict[tuple[str, date], Decimal], Counter[str]]:
+    """Closing balances by account and day, and transactions by account, by the tags alone: not by our reader."""
+    closing: dict[tuple[str, date], Decimal] = {}
+    transactions: Counter[str] = Counter()
+    for name, how in READABLE.items():
+        account = ""
+        for line in (FOLDER / name).read_bytes().decode(how.get("encoding", "ascii")).splitlines():
+            if found := re.match(r":25:(.+)", line):
+                account = found[1].strip()
+            elif line.startswith(":61:"):
+                transactions[account] += 1
+            elif found := re.match(r":62F:([CD])(\d{6})[A-Z]{3}([\d,]+)", line):
+                amount = Decimal(found[3].replace(",", "."))
+                day = datetime.strptime(found[2], "%y%m%d").replace(tzinfo=UTC).date()
+                closing[account, day] = amount if found[1] == "C" else -amount
+    return closing, transactions
+
+
+def test_every_file_of_the_folder_is_posted_or_refused() -> None:
+    assert {path.name for path in FOLDER.glob("*.sta")} == READABLE.keys() | REFUSED
+
+
+@databases("sqlite", "postgres_embedded")
+def test_all_statements_posted_twice_are_in_the_books_once(business: Business) -> None:
+    from airflow.sdk import DAG
+
+    create_books(business.ledger.business_engine)
+    with DAG(business.dag_id, schedule=None, start_date=datetime(2025, 1, 1, tzinfo=UTC)) as dag:
+        IdempotentOperator(
+            task_id="post",
+            python_callable=post_statement,
+            documents=all_statements,
+            document_key="statement_no",
+            side_effect="database",
+        )
+    closing, transactions = written_by_the_banks()
+    on = {"business_date": "2025-03-31"}
+    assert (len(closing), transactions.total()) == (38, 30)
+
+    first = start_run(dag, run_type="manual", conf=on).go()
+    assert first.states() == {"post": "success"}
+    assert first.result("post")["executed"] == 38
+    for run in (start_run(dag, run_type="manual", conf=on).go(), first.clear().go()):
+        assert run.states() == {"post": "success"}
+        assert run.result("post")["replayed"] == 38
+        assert "executed" not in run.result("post")
+
+    with business.ledger.engine.connect() as connection:
+        balances = connection.execute(sa.select(balance)).all()
+        posted = connection.execute(
+            sa.select(statement_posting.c.account, sa.func.count()).group_by(statement_posting.c.account)
+        )
+        assert {(row.account, row.business_date): row.closing for row in balances} == closing
+        assert sum(row.transactions for row in balances) == 30
+        assert dict(tuple(row) for row in posted) == transactions
+        each = sa.select(statement_posting.c.statement_no, statement_posting.c.reference).distinct()
+        assert connection.execute(sa.select(sa.func.count()).select_from(each.subquery())).scalar_one() == 30

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
+    from airflow_guard.demo.airflow_client import DagRun
     from tests.system.conftest import RealAirflow
 
 DAG = "deliveries"
@@ -25,7 +26,7 @@ HEARTBEAT_TIMEOUT_S = 15
 def deliveries(real_airflow: RealAirflow) -> RealAirflow:
     with real_airflow.bank.begin() as connection:
         connection.execute(sa.text("CREATE TABLE IF NOT EXISTS delivery_posting (no varchar(50) NOT NULL)"))
-    real_airflow.airflow.wait_for_dag(DAG, "reconcile", "announce")
+    real_airflow.airflow.wait_for_dag(DAG, "patience", "reconcile", "announce")
     return real_airflow
 
 
@@ -39,15 +40,30 @@ def calls(world: RealAirflow, *names: str) -> dict[str, int]:
     return {name: found.by_statement.get(name, 0) for name in names}
 
 
-def assert_once(world: RealAirflow, *days: date) -> None:
-    """Rows in the business table and calls at the receiver: one for each document."""
-    wanted = [number for day in days for number in numbers(day)]
+def posted(world: RealAirflow, *names: str) -> dict[str, int]:
+    """How many rows the business table has for each document."""
     with world.bank.connect() as connection:
         found = connection.execute(
             sa.text("SELECT no, count(*) FROM delivery_posting WHERE no = ANY(:numbers) GROUP BY no"),
-            {"numbers": wanted},
+            {"numbers": list(names)},
         )
-        assert dict(tuple(row) for row in found) == dict.fromkeys(wanted, 1)
+        return dict(tuple(row) for row in found)
+
+
+def tries(world: RealAirflow, run_id: str) -> list[tuple[int, str | None, int, int]]:
+    """What the ledger says about the tries of a run: number, outcome, executed, replayed."""
+    run = Tables().task_run
+    found = sa.select(run.c.try_number, run.c.outcome, run.c.executed, run.c.replayed)
+    with world.bank.connect() as connection:
+        return [
+            tuple(row) for row in connection.execute(found.where(run.c.run_id == run_id).order_by(run.c.id))
+        ]
+
+
+def assert_once(world: RealAirflow, *days: date) -> None:
+    """Rows in the business table and calls at the receiver: one for each document."""
+    wanted = [number for day in days for number in numbers(day)]
+    assert posted(world, *wanted) == dict.fromkeys(wanted, 1)
     assert calls(world, *wanted) == dict.fromkeys(wanted, 1)
 
 
@@ -126,11 +142,29 @@ def test_a_backfill_with_each_reprocess_behaviour(deliveries: RealAirflow) -> No
     days = [date(2026, 3, 10), date(2026, 3, 11)]
     client = deliveries.airflow.client
     first, last = (datetime(day.year, day.month, day.day, tzinfo=UTC) for day in days)
-    for reprocess in ("none", "failed", "completed"):
+
+    def backfills() -> list[DagRun]:
+        found = [run for run in client.runs(DAG) if run.run_id.startswith("backfill__")]
+        return sorted(found, key=lambda run: run.run_id)
+
+    def ended(tries_of_days: list[int]) -> bool:
+        runs = backfills()
+        return [run.state for run in runs] == ["success"] * 2 and tries_of_days == [
+            client.task(DAG, run.run_id, "send").try_number for run in runs
+        ]
+
+    number = 0
+    for reprocess, tries_of_days in (("none", [1, 1]), ("failed", [1, 2]), ("completed", [2, 3])):
+        if number:  # Airflow takes no other backfill before it has marked the last as completed
+            client.wait(lambda: client.backfill_completed(number), "the last backfill", timeout_s=90)  # noqa: B023
         number = client.backfill(DAG, first, last, reprocess=reprocess)
-        client.wait(lambda: client.backfill_completed(number), f"backfill {reprocess}", timeout_s=180)  # noqa: B023
-        assert {run.state for run in client.runs(DAG) if run.run_id.startswith("backfill__")} == {"success"}
+        client.wait(lambda: ended(tries_of_days), f"backfill {reprocess}", timeout_s=180)  # noqa: B023
+        for run, tries_of_day in zip(backfills(), tries_of_days, strict=True):
+            done = {"executed": 3} if tries_of_day == 1 else {"replayed": 3}
+            assert done.items() <= client.xcom(DAG, run.run_id, "send").items()
         assert_once(deliveries, *days)
+        if reprocess == "none":
+            client.mark_run(DAG, backfills()[1].run_id, "failed")
 
 
 def test_two_runs_of_one_day_at_the_same_moment(deliveries: RealAirflow) -> None:
@@ -143,6 +177,28 @@ def test_two_runs_of_one_day_at_the_same_moment(deliveries: RealAirflow) -> None
     for run_id in runs:
         succeeded(deliveries, run_id)
     assert_once(deliveries, day)
+
+
+def test_a_deferred_task_resumes_when_the_triggerer_sees_the_other_attempt_end(
+    deliveries: RealAirflow,
+) -> None:
+    day, client = date(2026, 3, 7), deliveries.airflow.client
+    number = numbers(day)[0]
+    deliveries.receiver.hold(number, "after")
+    holder = client.trigger("patience", conf={"business_date": day.isoformat()})
+    deliveries.receiver.wait_until_held(number, timeout_s=120)
+    waiting = client.trigger("patience", conf={"business_date": day.isoformat()})
+    client.wait_for_task("patience", waiting, "deliver", {"deferred"}, timeout_s=60)
+    assert tries(deliveries, waiting) == [(1, "waiting", 0, 0)]
+    assert client.task("patience", holder, "deliver").state == "running"
+    deliveries.receiver.release()
+    for run_id in (holder, waiting):
+        succeeded(deliveries, run_id, "patience")
+        assert client.xcom("patience", run_id, "deliver") == f"posted {number}"
+    assert tries(deliveries, holder) == [(1, "success", 1, 0)]
+    assert tries(deliveries, waiting) == [(1, "success", 0, 1)]
+    assert posted(deliveries, number) == {number: 1}
+    assert calls(deliveries, number) == {number: 1}
 
 
 def test_asset_runs_take_the_date_of_the_event_and_a_second_one_is_told(deliveries: RealAirflow) -> None:

@@ -69,6 +69,25 @@ def deliveries():
     posting >> sending
 
 
+def post_and_send(payload, connection, idempotency_key):
+    """Hangs at the receiver for as long as that likes, with the key held."""
+    mailer().notify({"statement_no": payload["no"]}, idempotency_key)
+    post(payload, connection)
+    return f"posted {payload['no']}"
+
+
+@dag(schedule=None, start_date=pendulum.datetime(2026, 3, 1), default_args=QUICK)
+def patience():
+    IdempotentOperator(
+        task_id="deliver",
+        python_callable=post_and_send,
+        document={"no": "{{ dag_run.conf['business_date'] }}-A"},
+        document_key="no",
+        side_effect="database",
+        deferrable=True,
+    )
+
+
 @dag(schedule=None, start_date=pendulum.datetime(2026, 3, 1))
 def reconcile():
     @task(outlets=[RECONCILED])
@@ -88,5 +107,6 @@ def announce():
 
 
 deliveries()
+patience()
 reconcile()
 announce()
