@@ -19,7 +19,7 @@ DAG_TEST = textwrap.dedent(
     from airflow.sdk import DAG
     import pendulum
     from airflow_guard import IdempotentOperator
-    from tests.airflow_environment import sync
+    from tests.airflow_environment import enter_dag
 
     def nothing():
         return 1
@@ -32,7 +32,7 @@ DAG_TEST = textwrap.dedent(
     plain = dag("plain", PythonOperator)
     guarded = dag("guarded", IdempotentOperator, ledger_conn_id="ledger")
     for one in (plain, guarded):
-        sync(one)
+        enter_dag(one)
     times = {"plain": [], "guarded": []}
     for day in range(1, 23):
         for one in (plain, guarded):

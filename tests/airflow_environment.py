@@ -76,7 +76,7 @@ def run_dag_test(dag: DAG, **arguments: Any) -> DagRun:
 
     :param arguments: as for ``dag.test``: ``logical_date``, ``run_after``, ``run_conf`` and so on.
     """
-    _sync(dag)
+    enter_dag(dag)
     # `dag.test()` leaves its own handler behind.
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -86,7 +86,7 @@ def run_dag_test(dag: DAG, **arguments: Any) -> DagRun:
     return run
 
 
-def _sync(dag: DAG) -> None:
+def enter_dag(dag: DAG) -> None:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
 
     try:

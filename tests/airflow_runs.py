@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tests.airflow_environment import _sync as enter_dag
+from tests.airflow_environment import enter_dag
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
