@@ -64,8 +64,9 @@ class DocumentReader:
         """
         hasher = self._hasher
         if item.__class__ is str:  # the usual case first: an isinstance check against an ABC is slow
-            identity, content = item, None
-        elif isinstance(item, Mapping):
+            name = hasher.normalise(item)
+            return Document(name, name, hasher.key_hash(name), hasher, None, item)
+        if isinstance(item, Mapping):
             identity = self._identity(item)
             content = fingerprint(item, self._fields, self._document_key)
         else:
@@ -137,6 +138,8 @@ class Repetitions:
 
 def without_repetitions(chunk: list[Document]) -> Repetitions:
     """Split a chunk into documents once each, harmless repetitions and contradictions."""
+    if len({document.key_hash for document in chunk}) == len(chunk):
+        return Repetitions(chunk, [], [])
     mentions: dict[str, list[Document]] = {}
     for document in chunk:
         mentions.setdefault(document.key_hash, []).append(document)

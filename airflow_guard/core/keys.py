@@ -166,11 +166,7 @@ class KeyHasher:
     def key_hash(self, document: str | None) -> str:
         """Return the 32 lower-case hex characters for a normalised document (``None``: the whole run)."""
         digest = self._prefix.copy()
-        if document is None:
-            digest.update(b"-")
-        else:
-            data = document.encode()
-            digest.update(b"%d:%b" % (len(data), data))
+        digest.update(b"-" if document is None else _prefixed(document))
         return digest.hexdigest()[:_KEY_HEX]
 
     def idempotency_key(self, key_hash: str, generation: int = 1) -> str:

@@ -65,7 +65,7 @@ class Ledger:
 
     def lookup(self, key_date: date, hashes: Sequence[str]) -> Sequence[Any]:
         """Return the short rows (see ``Statements.lookup``) of the keys that the ledger knows."""
-        return self.database.read(lambda c: self.statements.lookup.run(c, key_date, hashes).all())
+        return self.database.look(lambda c: self.statements.lookup.run(c, key_date, hashes).all())
 
     def read(self, key_date: date, hashes: Sequence[str]) -> dict[str, LedgerRow]:
         """Return all about the keys that the ledger knows, with the database's view of leases and ages."""
