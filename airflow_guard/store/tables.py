@@ -181,6 +181,7 @@ class Tables:
                 "(state IN ('in_progress', 'in_doubt')) = (finished_at IS NULL)",
                 name=self._name("execution_finished"),
             ),
+            sa.CheckConstraint("attempt >= 0 AND generation >= 1", name=self._name("execution_attempt")),
             sa.Index(self._name("execution_date"), "business_date", "key_namespace", "operation"),
             sa.Index(
                 self._name("execution_open"),

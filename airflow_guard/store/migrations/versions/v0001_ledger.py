@@ -226,6 +226,7 @@ def _execution_constraints(prefix: str) -> list[sa.Constraint]:
             "(state IN ('in_progress', 'in_doubt')) = (finished_at IS NULL)",
             name=f"{prefix}execution_finished",
         ),
+        sa.CheckConstraint("attempt >= 0 AND generation >= 1", name=f"{prefix}execution_attempt"),
     ]
 
 
