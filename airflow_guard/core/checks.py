@@ -1,4 +1,4 @@
-"""How a check of two sides ends, what state a break is in, and when a difference has settled.
+"""How a check of two sides ends, what a break is and what state it is in, and when a difference has settled.
 
 A difference is no break yet: rows may arrive late. It settles when it was seen the same way so many times in a
 row, or when the time is over.
@@ -6,8 +6,17 @@ row, or when the time is over.
 
 from __future__ import annotations
 
+import dataclasses
+import hashlib
+import json
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from airflow_guard.core.keys import KeySpace
 
 
 class CheckOutcome(StrEnum):
@@ -33,6 +42,10 @@ class BreakState(StrEnum):
     OPEN = "open"
     EXPLAINED = "explained"
     RESOLVED = "resolved"
+
+
+TOTALS_MISMATCH = "totals_mismatch"
+"""Type of a break of a whole group: its totals differ, and no document could be named."""
 
 
 class Step(StrEnum):
@@ -87,3 +100,88 @@ def step_after(progress: Progress, *, compared: bool, settle_pokes: int, time_ov
     if compared and progress.same >= settle_pokes:
         return Step.SETTLED
     return Step.TIME_OVER if time_over else Step.WAIT
+
+
+@dataclass(frozen=True)
+class FoundBreak:
+    """A difference as it is stored: every value as exact text, so that no database rounds it.
+
+    :param break_type: what differs: ``missing_in_target``, ``amount_mismatch`` and so on.
+    :param group: the values of ``group_by`` by column; ``None`` is NULL.
+    :param document: the key, several columns as a JSON list; ``None``: the whole group, or a key that is NULL.
+    :param field: the column that differs, ``None`` if none in particular.
+    :param variance: target minus source, ``None`` where that means nothing.
+    :param source_records: rows of the source with this key.
+    :param target_records: rows of the target with it.
+    """
+
+    break_type: str
+    group: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    document: str | None = None
+    field: str | None = None
+    source_value: str | None = None
+    target_value: str | None = None
+    variance: str | None = None
+    source_records: int | None = None
+    target_records: int | None = None
+
+    @property
+    def values(self) -> tuple[str | int | None, ...]:
+        """What may change while it stays the same break."""
+        texts = (self.source_value, self.target_value, self.variance)
+        return (*texts, self.source_records, self.target_records)
+
+    def hash_in(self, space: KeySpace) -> str:
+        """Return the 32 hex characters by which it is found again: all that it is, without its values."""
+        group = json.dumps(sorted(self.group.items()))
+        return digest(*scope_of(space), self.break_type, group, self.document, self.field)
+
+    def describe(self) -> str:
+        """Return it as a person reads it in a message."""
+        where = self.document if self.document is not None else _group_text(self.group)
+        what = f" {self.field}" if self.field else ""
+        sides = f" {_shown(self.source_value)} / {_shown(self.target_value)}"
+        values = "" if self.source_value is None and self.target_value is None else sides
+        if max(self.source_records or 0, self.target_records or 0) > 1:
+            values += f" ({self.source_records or 0} / {self.target_records or 0} rows)"
+        variance = f" ({_signed(self.variance)})" if self.variance else ""
+        return f"{self.break_type}{what} {where}{values}{variance}"
+
+
+def scope_of(space: KeySpace) -> tuple[str, ...]:
+    """Return what says which two sides are checked, for which date."""
+    return (
+        space.deployment,
+        space.key_namespace,
+        space.operation,
+        space.business_date.isoformat(),
+        space.cycle,
+    )
+
+
+def digest(*parts: str | None) -> str:
+    """Return 32 hex characters that depend on every part, and on where each ends.
+
+    >>> digest("ab", "c") == digest("a", "bc")
+    False
+    >>> digest(None) == digest("")
+    False
+    """
+    hashed = hashlib.sha256()
+    for part in parts:
+        data = b"" if part is None else part.encode("utf-8", "surrogatepass")
+        hashed.update(b"-" if part is None else b"%d:%b" % (len(data), data))
+    return hashed.hexdigest()[:32]
+
+
+def _group_text(group: Mapping[str, str | None]) -> str:
+    named = ", ".join(f"{column}={_shown(value)}" for column, value in group.items())
+    return named or "(all rows)"
+
+
+def _shown(value: str | None) -> str:
+    return "none" if value is None else value
+
+
+def _signed(variance: str) -> str:
+    return variance if variance.startswith("-") else f"+{variance}"

@@ -301,6 +301,8 @@ class Tables:
             sa.Column("source_value", LongText),
             sa.Column("target_value", LongText),
             sa.Column("variance", LongText),
+            sa.Column("source_records", sa.BigInteger),
+            sa.Column("target_records", sa.BigInteger),
             sa.Column("state", sa.String(10), nullable=False),
             sa.Column("opened_by_id", BigId, nullable=False),
             sa.Column("seen_by_id", BigId, nullable=False),

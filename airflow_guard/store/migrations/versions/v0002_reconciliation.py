@@ -155,6 +155,8 @@ def _break(metadata: sa.MetaData, prefix: str) -> sa.Table:
         sa.Column("source_value", _LONG_TEXT),
         sa.Column("target_value", _LONG_TEXT),
         sa.Column("variance", _LONG_TEXT),
+        sa.Column("source_records", sa.BigInteger),
+        sa.Column("target_records", sa.BigInteger),
         sa.Column("state", sa.String(10), nullable=False),
         sa.Column("opened_by_id", _BIG_ID, nullable=False),
         sa.Column("seen_by_id", _BIG_ID, nullable=False),
