@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from airflow_guard.core.reconciliation.amounts import variance
+
 if TYPE_CHECKING:
     from decimal import Decimal
 
@@ -69,4 +71,4 @@ class Break:
     @property
     def variance(self) -> Decimal | None:
         """Target minus source amount; what a side does not have counts as zero. ``None`` if both have none."""
-        raise NotImplementedError
+        return variance(self.source_amount, self.target_amount)

@@ -7,6 +7,7 @@ from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
 from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.reconciliation.amounts import EXACT
 from airflow_guard.core.reconciliation.names import column_name
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Rules:
     def allowance(self, source: Decimal) -> Decimal:
         """Return by how much an amount may differ from a source amount."""
         absolute, relative = Decimal(self.absolute_tolerance), Decimal(self.relative_tolerance)
-        return max(absolute, relative * abs(source))
+        return max(absolute, EXACT.multiply(relative, abs(source)))
 
 
 def _tolerance(name: str, value: object) -> Decimal:
