@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from airflow_guard.core.dates import same_day as same_day
     from airflow_guard.core.effects import Database as Database
     from airflow_guard.core.effects import External as External
+    from airflow_guard.core.errors import AmountError as AmountError
     from airflow_guard.core.errors import BlockedError as BlockedError
+    from airflow_guard.core.errors import BothEmpty as BothEmpty
+    from airflow_guard.core.errors import BreaksFound as BreaksFound
     from airflow_guard.core.errors import BusinessDateError as BusinessDateError
     from airflow_guard.core.errors import CalendarError as CalendarError
     from airflow_guard.core.errors import ConfigurationError as ConfigurationError
@@ -40,15 +43,19 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import LedgerNotConfigured as LedgerNotConfigured
     from airflow_guard.core.errors import LedgerNotMigrated as LedgerNotMigrated
     from airflow_guard.core.errors import LedgerUnavailable as LedgerUnavailable
+    from airflow_guard.core.errors import NeverCompared as NeverCompared
     from airflow_guard.core.errors import NotAvailableYet as NotAvailableYet
     from airflow_guard.core.errors import NotExecuted as NotExecuted
     from airflow_guard.core.errors import NotGuardedThen as NotGuardedThen
     from airflow_guard.core.errors import OtherDeployment as OtherDeployment
     from airflow_guard.core.errors import OtherRun as OtherRun
     from airflow_guard.core.errors import OwnershipLost as OwnershipLost
+    from airflow_guard.core.errors import ReconciliationError as ReconciliationError
     from airflow_guard.core.errors import Rejected as Rejected
     from airflow_guard.core.errors import ResolutionError as ResolutionError
     from airflow_guard.core.errors import ResultError as ResultError
+    from airflow_guard.core.errors import SideInvalid as SideInvalid
+    from airflow_guard.core.errors import SideUnavailable as SideUnavailable
     from airflow_guard.core.errors import StaleResolution as StaleResolution
     from airflow_guard.core.errors import Stopped as Stopped
     from airflow_guard.core.errors import TooManyRejected as TooManyRejected
@@ -65,13 +72,15 @@ _NAMES = {
     ),
     "airflow_guard.core.effects": ("Database", "External"),
     "airflow_guard.core.errors": (
-        "BlockedError", "BusinessDateError", "CalendarError", "ConfigurationError", "ContentChanged",
-        "DateChangedError", "DocumentError", "DocumentsFailed", "DuplicateDocumentError", "DuplicateRefused",
-        "FollowUpFailed", "GuardError", "InDoubt", "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift",
-        "LedgerBusy", "LedgerError", "LedgerNotConfigured", "LedgerNotMigrated", "LedgerUnavailable",
-        "NotAvailableYet", "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
-        "Rejected", "ResolutionError", "ResultError", "StaleResolution", "Stopped", "TooManyRejected",
-        "TransactionError", "UnknownCommit",
+        "AmountError", "BlockedError", "BothEmpty", "BreaksFound", "BusinessDateError", "CalendarError",
+        "ConfigurationError", "ContentChanged", "DateChangedError", "DocumentError", "DocumentsFailed",
+        "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "GuardError", "InDoubt",
+        "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift", "LedgerBusy", "LedgerError",
+        "LedgerNotConfigured", "LedgerNotMigrated", "LedgerUnavailable", "NeverCompared", "NotAvailableYet",
+        "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
+        "ReconciliationError", "Rejected", "ResolutionError", "ResultError", "SideInvalid",
+        "SideUnavailable", "StaleResolution", "Stopped", "TooManyRejected", "TransactionError",
+        "UnknownCommit",
     ),
     "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry"),
     "airflow_guard.operators.idempotent": ("IdempotentOperator",),

@@ -36,7 +36,10 @@
     ├── ReconciliationError           two sides could not be compared
     │   ├── SideUnavailable           a side's database is down or busy          (a retry helps)
     │   ├── SideInvalid               a side's database refused a statement
-    │   └── AmountError               an amount that is not an exact number
+    │   ├── AmountError               an amount that is not an exact number
+    │   └── NeverCompared             not both sides could be read within the timeout
+    ├── BreaksFound                   two sides differ, or a key occurs twice
+    │   └── BothEmpty                 neither side has a row
     ├── ResolutionError               a resolution, adoption or rename is refused
     │   └── StaleResolution           it judged an attempt that is no longer the last
     └── Signal                        raised by a callable, to say what happened
@@ -214,6 +217,18 @@ class SideInvalid(ReconciliationError):
 
 class AmountError(ReconciliationError):
     """A value is not an amount that can be compared exactly: a float, or no number."""
+
+
+class NeverCompared(ReconciliationError):
+    """A side, or the ledger, could not be read until the timeout was over."""
+
+
+class BreaksFound(GuardError):
+    """Two sides differ, or a key occurs more than once."""
+
+
+class BothEmpty(BreaksFound):
+    """Neither side has a row, and ``allow_empty`` does not say that this is right."""
 
 
 class ResolutionError(GuardError):

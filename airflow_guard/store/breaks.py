@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 class StoredBreak:
     """One break as the ledger has it.
 
+    :param opened_in: id of the Airflow run that opened it, or opened it again.
     :param age_s: seconds since it was first seen (database clock).
     :param actor: who changed its state last.
     """
@@ -43,6 +44,9 @@ class StoredBreak:
     found: FoundBreak
     state: BreakState
     opened_by_id: int
+    seen_by_id: int
+    closed_by_id: int | None
+    opened_in: str | None
     first_seen_at: datetime | None
     last_seen_at: datetime | None
     closed_at: datetime | None
@@ -89,6 +93,7 @@ class Breaks:
     def __init__(self, database: LedgerDatabase) -> None:
         self._db = database
         self._break = database.tables.breaks
+        self._check = database.tables.reconciliation
         self._events = EventLog(database.tables)
 
     def merge(
@@ -132,6 +137,7 @@ class Breaks:
                 .values(
                     state=BreakState.RESOLVED.value,
                     closed_at=utc_now(),
+                    closed_by_id=checks[0],
                     actor=storable(actor, 250),
                     reason="gone: a later look no longer found it",
                 )
@@ -170,11 +176,30 @@ class Breaks:
                 "state": BreakState.OPEN.value,
                 "opened_by_id": checks[0],
                 "closed_at": None,
+                "closed_by_id": None,
                 "actor": None,
                 "reason": None,
             }
             changes.new.append(each)
         connection.execute(sa.update(b).where(b.c.id == row.id).values(values))
+
+    @property
+    def _select(self) -> sa.Select[Any]:
+        b, r = self._break, self._check
+        columns = (b, age_s(b.c.first_seen_at).label("age"), r.c.run_id.label("opened_in"))
+        return sa.select(*columns).select_from(b.outerjoin(r, r.c.id == b.c.opened_by_id))
+
+    def of_checks(self, check_ids: Sequence[int], dates: Iterable[date]) -> list[StoredBreak]:
+        """Return the breaks that these checks found last, and those that they closed, in the order in which they were found.
+
+        :param dates: the business dates of the checks.
+        """
+        b = self._break
+        found = self._select.where(
+            b.c.business_date.in_(sorted(set(dates))),
+            b.c.seen_by_id.in_(check_ids) | b.c.closed_by_id.in_(check_ids),
+        ).order_by(b.c.business_date, b.c.id)
+        return [_stored(row) for row in self._db.read(lambda connection: connection.execute(found).all())]
 
     def unsettled(
         self,
@@ -199,12 +224,7 @@ class Breaks:
         ):
             if value is not None:
                 conditions.append(column == value)
-        found = (
-            sa.select(b, age_s(b.c.first_seen_at).label("age"))
-            .where(*conditions)
-            .order_by(b.c.first_seen_at, b.c.id)
-            .limit(limit)
-        )
+        found = self._select.where(*conditions).order_by(b.c.first_seen_at, b.c.id).limit(limit)
         return [_stored(row) for row in self._db.read(lambda connection: connection.execute(found).all())]
 
     def explain(self, break_ids: Iterable[int], *, actor: str, reason: str) -> list[StoredBreak]:
@@ -256,7 +276,7 @@ class Breaks:
                 )
             )
             self._events.write(connection, *(_event(row, target, actor, reason) for row in todo))
-            after = sa.select(b, age_s(b.c.first_seen_at).label("age")).where(b.c.id.in_(wanted))
+            after = self._select.where(b.c.id.in_(wanted))
             return [_stored(row) for row in connection.execute(after.order_by(b.c.id))]
 
         return self._db.write(work)
@@ -363,6 +383,9 @@ def _stored(row: Any) -> StoredBreak:
         found=_found(row),
         state=BreakState(row.state),
         opened_by_id=row.opened_by_id,
+        seen_by_id=row.seen_by_id,
+        closed_by_id=row.closed_by_id,
+        opened_in=row.opened_in,
         first_seen_at=aware(row.first_seen_at),
         last_seen_at=aware(row.last_seen_at),
         closed_at=aware(row.closed_at),

@@ -60,14 +60,17 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CheckState:
-    """A check that goes on.
+    """Where a check is.
 
     :param age_s: seconds since its first look (database clock).
+    :param outcome: ``None``: it goes on.
     """
 
     id: int
+    business_date: date
     progress: Progress
     age_s: float
+    outcome: CheckOutcome | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,9 @@ class Figures:
 
     :param with_keys: whether documents were compared, not only totals.
     :param totals: the control totals of both sides by group, as JSON values; amounts are text.
-    :param break_cap: the most breaks that a check names.
+    :param break_count: breaks that it names.
+    :param break_cap: the most that it names.
+    :param capped: whether there are more.
     """
 
     with_keys: bool
@@ -87,6 +92,7 @@ class Figures:
     target_read_at: datetime | None
     break_count: int = 0
     break_cap: int = 0
+    capped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +114,19 @@ class Ending:
 
 @dataclass(frozen=True, slots=True)
 class EndedCheck:
-    """The last check of a date that has ended."""
+    """A check that has ended.
+
+    :param figures: ``None`` if it could never read both sides.
+    """
 
     id: int
     business_date: date
     outcome: CheckOutcome
     reason: str
-    source_count: int | None
-    target_count: int | None
-    totals: Sequence[Mapping[str, Any]]
-    source_read_at: datetime | None
-    target_read_at: datetime | None
+    progress: Progress
+    settled: bool
+    figures: Figures | None
+    started_at: datetime | None
     ended_at: datetime | None
 
 
@@ -135,29 +143,29 @@ class Reconciliations:
 
     # -- one check ------------------------------------------------------------------------------------------
 
-    def open(self, check: Check) -> CheckState:
-        """Return where a check is: none → running, or running as it was. One that has ended begins anew.
+    def states(self, ti_id: str) -> list[CheckState]:
+        """Return where the checks of a task try are, by date; empty before its first look."""
+        r = self._check
+        found = sa.select(r, age_s(r.c.started_at).label("age")).where(r.c.ti_id == ti_id)
+        rows = self._db.read(lambda connection: connection.execute(found.order_by(r.c.business_date)).all())
+        return [_state_of(row) for row in rows]
+
+    def begin(self, checks: Sequence[Check]) -> None:
+        """Begin the checks of a task try, all or none (none → running). Those that are there stay as they are.
 
         :raises LedgerError: the ledger does not answer.
         """
         r = self._check
-        row = {**_row_of(check, self._db.dialect), "started_at": utc_now()}
-        again = {
-            "started_at": utc_now(), "ended_at": None, "outcome": None, "reason": None, "settled": 0,
-            **_progress_row(Progress()),
-        }  # fmt: skip
+        rows = {check.check_hash: _row_of(check, self._db.dialect) for check in checks}
 
-        def work(connection: sa.Connection) -> CheckState:
-            mine = r.c.check_hash == check.check_hash
-            if connection.execute(sa.select(r.c.id).where(mine)).first() is None:
-                connection.execute(sa.insert(r).values(row))
-            else:
-                connection.execute(sa.update(r).where(mine, r.c.outcome.is_not(None)).values(again))
-            read = sa.select(r, age_s(r.c.started_at).label("age")).where(mine)
-            found = connection.execute(read).one()
-            return CheckState(found.id, _progress_of(found), float(found.age))
+        def work(connection: sa.Connection) -> None:
+            there = sa.select(r.c.check_hash).where(r.c.check_hash.in_(list(rows)))
+            known = set(connection.execute(there).scalars())
+            new = [row for check_hash, row in rows.items() if check_hash not in known]
+            if new:
+                connection.execute(sa.insert(r).values(started_at=utc_now()), new)
 
-        return self._unless_raced(work)
+        self._unless_raced(work)
 
     def note(self, state: CheckState, progress: Progress, figures: Figures | None = None) -> None:
         """Keep what a look has seen (running → running). A look that another process noted first stays.
@@ -222,9 +230,19 @@ class Reconciliations:
 
     # -- dates ----------------------------------------------------------------------------------------------
 
-    def last_ended(self, space: KeySpace) -> EndedCheck | None:
-        """Return the last check of a date that has ended."""
-        return self._last_ended(space, [space.business_date]).get(space.business_date)
+    def last_ended(self, space: KeySpace, *, but: str = "") -> EndedCheck | None:
+        """Return the last check of a date that has ended.
+
+        :param but: not those of this task try.
+        """
+        return self._last_ended(space, [space.business_date], but=but).get(space.business_date)
+
+    def ended(self, ti_id: str) -> list[EndedCheck]:
+        """Return the checks of a task try that have ended, by date."""
+        r = self._check
+        found = sa.select(r).where(r.c.ti_id == ti_id, r.c.outcome.is_not(None))
+        rows = self._db.read(lambda connection: connection.execute(found.order_by(r.c.business_date)).all())
+        return [_ended(row) for row in rows]
 
     def to_recheck(self, space: KeySpace, days: int) -> list[EndedCheck]:
         """Return the dates before this one that a run has to look at again, oldest first, as they ended last.
@@ -254,7 +272,7 @@ class Reconciliations:
         ended = self._last_ended(space, dates)
         return [ended[day] for day in sorted(ended)]
 
-    def _last_ended(self, space: KeySpace, dates: Sequence[date]) -> dict[date, EndedCheck]:
+    def _last_ended(self, space: KeySpace, dates: Sequence[date], *, but: str = "") -> dict[date, EndedCheck]:
         if not dates:
             return {}
         r = self._check
@@ -267,6 +285,7 @@ class Reconciliations:
                 r.c.cycle == space.cycle,
                 r.c.deployment == space.deployment,
                 r.c.outcome.is_not(None),
+                r.c.ti_id != but,
             )
             .group_by(r.c.business_date)
         )
@@ -312,6 +331,7 @@ def _row_of(check: Check, dialect: str) -> dict[str, Any]:
     identity, space = check.identity, check.space
     return {
         "check_hash": check.check_hash,
+        "ti_id": check.ti_id,
         "dag_id": identity.dag_id,
         "task_id": identity.task_id,
         "run_id": identity.run_id,
@@ -340,6 +360,11 @@ def _progress_row(progress: Progress) -> dict[str, Any]:
     }
 
 
+def _state_of(row: Any) -> CheckState:
+    outcome = CheckOutcome(row.outcome) if row.outcome else None
+    return CheckState(row.id, row.business_date, _progress_of(row), float(row.age), outcome)
+
+
 def _progress_of(row: Any) -> Progress:
     return Progress(row.poke_count, row.same_pokes, row.difference, row.error_count, row.last_error)
 
@@ -354,6 +379,7 @@ def _figures_row(figures: Figures, dialect: str) -> dict[str, Any]:
         "target_read_at": as_stored(figures.target_read_at, dialect),
         "break_count": figures.break_count,
         "break_cap": figures.break_cap,
+        "capped": int(figures.capped),
     }
 
 
@@ -363,10 +389,23 @@ def _ended(row: Any) -> EndedCheck:
         business_date=row.business_date,
         outcome=CheckOutcome(row.outcome),
         reason=row.reason,
+        progress=_progress_of(row),
+        settled=bool(row.settled),
+        figures=None if row.totals is None else _figures_of(row),
+        started_at=aware(row.started_at),
+        ended_at=aware(row.ended_at),
+    )
+
+
+def _figures_of(row: Any) -> Figures:
+    return Figures(
+        with_keys=bool(row.with_keys),
         source_count=row.source_count,
         target_count=row.target_count,
-        totals=json.loads(row.totals) if row.totals else (),
+        totals=json.loads(row.totals),
         source_read_at=aware(row.source_read_at),
         target_read_at=aware(row.target_read_at),
-        ended_at=aware(row.ended_at),
+        break_count=row.break_count,
+        break_cap=row.break_cap,
+        capped=bool(row.capped),
     )

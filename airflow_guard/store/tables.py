@@ -239,6 +239,7 @@ class Tables:
             "reconciliation",
             sa.Column("id", BigId, primary_key=True, autoincrement=True),
             sa.Column("check_hash", Hash, nullable=False),
+            sa.Column("ti_id", sa.String(40), nullable=False),
             sa.Column("dag_id", sa.String(250), nullable=False),
             sa.Column("task_id", sa.String(250), nullable=False),
             sa.Column("run_id", sa.String(250), nullable=False),
@@ -262,6 +263,7 @@ class Tables:
             sa.Column("target_read_at", Instant),
             sa.Column("break_count", sa.BigInteger),
             sa.Column("break_cap", sa.Integer),
+            sa.Column("capped", sa.SmallInteger),
             sa.Column("poke_count", sa.Integer, nullable=False, server_default="0"),
             sa.Column("same_pokes", sa.Integer, nullable=False, server_default="0"),
             sa.Column("difference", Hash),
@@ -280,6 +282,7 @@ class Tables:
             ),
             sa.Index(self._name("reconciliation_date"), "business_date", "key_namespace", "operation"),
             sa.Index(self._name("reconciliation_run"), "run_id", "dag_id"),
+            sa.Index(self._name("reconciliation_try"), "ti_id"),
         )
 
     def _breaks(self) -> sa.Table:
@@ -306,6 +309,7 @@ class Tables:
             sa.Column("state", sa.String(10), nullable=False),
             sa.Column("opened_by_id", BigId, nullable=False),
             sa.Column("seen_by_id", BigId, nullable=False),
+            sa.Column("closed_by_id", BigId),
             sa.Column("first_seen_at", Instant, nullable=False),
             sa.Column("last_seen_at", Instant, nullable=False),
             sa.Column("closed_at", Instant),

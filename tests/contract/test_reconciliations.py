@@ -20,7 +20,7 @@ from airflow_guard.core.checks import (
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.store.breaks import Changes, Findings
-from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
+from airflow_guard.store.reconciliations import Check, CheckState, Ending, Figures, Reconciliations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class Checks:
     ) -> Check:
         who = TaskIdentity("statements", "reconcile", run, run_type="scheduled", run_after_at=READ_AT)
         space = replace(self.space, business_date=day)
-        return Check(f"{ti or run} {space.operation}", who, space, run_date or day)
+        return Check(f"{ti or run} {space.operation} {space.cycle}", who, space, run_date or day)
 
     def end(
         self,
@@ -60,7 +60,7 @@ class Checks:
         totals: Sequence[dict[str, Any]] = (),
     ) -> Changes:
         """Let a check look once and end."""
-        state = self.store.open(check)
+        state = self.open(check)
         figures = Figures(True, 3, 2, totals, READ_AT, READ_AT, len(found), 1000)
         ending = Ending(
             outcome or (CheckOutcome.BROKEN if found else CheckOutcome.PASSED),
@@ -71,6 +71,14 @@ class Checks:
             findings=Findings(found, closes),
         )
         return self.store.close(check, state, ending)
+
+    def open(self, check: Check) -> CheckState:
+        """Begin a check, or go on with it."""
+        self.store.begin([check])
+        (state,) = [
+            each for each in self.store.states(check.ti_id) if each.business_date == check.space.business_date
+        ]
+        return state
 
     def states(self) -> dict[str | None, str]:
         b = self.ledger.database.tables.breaks
@@ -103,54 +111,62 @@ def checks(shared_ledger: Ledger, space: KeySpace) -> Checks:
 
 def test_a_check_goes_on_where_it_was(checks: Checks) -> None:
     check = checks.check()
-    first = checks.store.open(check)
+    first = checks.open(check)
     assert first.progress == Progress()
     assert 0 <= first.age_s < 30
     progress = Progress().saw("a" * 32)
     checks.store.note(first, progress, Figures(True, 3, 2, [{"x": "1"}], READ_AT, READ_AT))
-    again = checks.store.open(check)
+    again = checks.open(check)
     assert (again.id, again.progress) == (first.id, progress)
 
     failed = progress.failed("the server is down 🔥\x00")
     checks.store.note(again, failed)
-    third = checks.store.open(check)
+    third = checks.open(check)
     assert third.progress == replace(failed, last_error="the server is down 🔥\\x00")
     checks.store.close(check, third, Ending(CheckOutcome.FAILED, "down", failed))
     ended = checks.store.last_ended(check.space)
     assert ended is not None
-    assert (ended.outcome, ended.source_count, ended.target_count) == (CheckOutcome.FAILED, 3, 2)
-    assert (ended.totals, ended.source_read_at) == ([{"x": "1"}], READ_AT)
+    assert (ended.outcome, ended.reason, ended.progress) == (CheckOutcome.FAILED, "down", third.progress)
+    assert ended.figures == Figures(True, 3, 2, [{"x": "1"}], READ_AT, READ_AT)
 
 
 def test_another_try_and_another_date_begin_anew(checks: Checks) -> None:
-    first = checks.store.open(checks.check())
+    first = checks.open(checks.check())
     checks.store.note(first, Progress().saw("a" * 32))
     for other in (checks.check(ti="second try"), checks.check(day=DAY - timedelta(days=1))):
-        state = checks.store.open(other)
+        state = checks.open(other)
         assert state.id != first.id
         assert state.progress == Progress()
 
 
-def test_a_check_that_has_ended_begins_anew(checks: Checks) -> None:
-    checks.end(checks.check(), WRONG)
-    assert checks.store.open(checks.check()).progress == Progress()
-    assert checks.store.last_ended(checks.check().space) is None
+def test_a_check_that_has_ended_stays_as_it_ended(checks: Checks) -> None:
+    check = checks.check()
+    checks.end(check, WRONG)
+    assert checks.open(check).outcome is CheckOutcome.BROKEN
+    (ended,) = checks.store.ended(check.ti_id)
+    assert ended.settled
+    assert ended.figures is not None
+    assert (ended.figures.break_count, ended.figures.capped) == (1, False)
+    assert checks.store.last_ended(check.space) == ended
+    assert checks.store.last_ended(check.space, but=check.ti_id) is None
+    (found,) = checks.store.breaks.of_checks([ended.id], [DAY])
+    assert (found.found, found.opened_in) == (WRONG, "one")
 
 
 def test_two_processes_with_one_check_do_not_undo_each_others_looks(checks: Checks) -> None:
     check = checks.check()
-    mine = checks.store.open(check)
-    theirs = checks.store.open(check)
+    mine = checks.open(check)
+    theirs = checks.open(check)
     checks.store.note(mine, Progress().saw("a" * 32))
     checks.store.note(theirs, Progress().saw("b" * 32))  # noted second: the first look stays
-    assert checks.store.open(check).progress.difference == "a" * 32
+    assert checks.open(check).progress.difference == "a" * 32
 
 
 def test_the_date_of_a_run_is_remembered(checks: Checks) -> None:
     check = checks.check("dated", run_date=DAY)
     who = replace(check.identity, task_id=checks.space.operation)
-    checks.store.open(replace(check, identity=who, date_source="interval", date_detail="d" * 300))
-    checks.store.open(replace(check, identity=who, ti_id="another", run_date=DAY - timedelta(days=9)))
+    checks.open(replace(check, identity=who, date_source="interval", date_detail="d" * 300))
+    checks.open(replace(check, identity=who, ti_id="another", run_date=DAY - timedelta(days=9)))
     stored = checks.store.stored_date("statements", "dated", who.task_id)
     assert stored is not None
     assert (stored.date, stored.source, stored.detail) == (DAY, "interval", "d" * 250)
@@ -195,6 +211,9 @@ def test_a_break_is_closed_when_it_is_gone_and_opened_again_when_it_is_back(chec
     assert checks.end(checks.check("two"), MISSING).closed == [WRONG]
     assert checks.states() == {"D-1": "resolved", "D-2": "open"}
     assert checks.events() == []
+    second = checks.open(checks.check("two")).id
+    of_second = checks.store.breaks.of_checks([second], [DAY])
+    assert [(each.found, each.closed_by_id) for each in of_second] == [(WRONG, second), (MISSING, None)]
 
     assert checks.end(checks.check("three"), WRONG, MISSING).new == [WRONG]
     assert checks.states() == {"D-1": "open", "D-2": "open"}
@@ -318,7 +337,7 @@ def test_the_dates_within_the_window_and_those_with_open_breaks_are_looked_at_ag
         reason="fine",
     )
     checks.end(checks.check("later", day=DAY + timedelta(days=1)), WRONG)
-    checks.store.open(checks.check("running", day=day(4)))
+    checks.open(checks.check("running", day=day(4)))
 
     def dates(days: int) -> list[int]:
         return [
@@ -334,4 +353,5 @@ def test_the_last_check_of_a_date_is_the_one_that_counts(checks: Checks) -> None
     checks.end(checks.check("one", day=DAY - timedelta(days=1)), totals=[{"records": 1}])
     checks.end(checks.check("two", day=DAY - timedelta(days=1)), totals=[{"records": 2}])
     (last,) = checks.store.to_recheck(checks.check().space, 3)
-    assert last.totals == [{"records": 2}]
+    assert last.figures is not None
+    assert last.figures.totals == [{"records": 2}]

@@ -92,6 +92,7 @@ def _reconciliation(metadata: sa.MetaData, prefix: str) -> sa.Table:
         metadata,
         sa.Column("id", _BIG_ID, primary_key=True, autoincrement=True),
         sa.Column("check_hash", _HASH, nullable=False),
+        sa.Column("ti_id", sa.String(40), nullable=False),
         sa.Column("dag_id", sa.String(250), nullable=False),
         sa.Column("task_id", sa.String(250), nullable=False),
         sa.Column("run_id", sa.String(250), nullable=False),
@@ -115,6 +116,7 @@ def _reconciliation(metadata: sa.MetaData, prefix: str) -> sa.Table:
         sa.Column("target_read_at", _INSTANT),
         sa.Column("break_count", sa.BigInteger),
         sa.Column("break_cap", sa.Integer),
+        sa.Column("capped", sa.SmallInteger),
         sa.Column("poke_count", sa.Integer, nullable=False, server_default="0"),
         sa.Column("same_pokes", sa.Integer, nullable=False, server_default="0"),
         sa.Column("difference", _HASH),
@@ -132,6 +134,7 @@ def _reconciliation(metadata: sa.MetaData, prefix: str) -> sa.Table:
         sa.CheckConstraint("(outcome IS NULL) = (ended_at IS NULL)", name=f"{prefix}reconciliation_ended"),
         sa.Index(f"{prefix}reconciliation_date", "business_date", "key_namespace", "operation"),
         sa.Index(f"{prefix}reconciliation_run", "run_id", "dag_id"),
+        sa.Index(f"{prefix}reconciliation_try", "ti_id"),
         **_OPTIONS,
     )
 
@@ -160,6 +163,7 @@ def _break(metadata: sa.MetaData, prefix: str) -> sa.Table:
         sa.Column("state", sa.String(10), nullable=False),
         sa.Column("opened_by_id", _BIG_ID, nullable=False),
         sa.Column("seen_by_id", _BIG_ID, nullable=False),
+        sa.Column("closed_by_id", _BIG_ID),
         sa.Column("first_seen_at", _INSTANT, nullable=False),
         sa.Column("last_seen_at", _INSTANT, nullable=False),
         sa.Column("closed_at", _INSTANT),
