@@ -160,7 +160,7 @@ class Comparison:
 class DuplicateCheck:
     """The outcome of the one-sided check.
 
-    :param reading: what the side said; its totals have no hash total.
+    :param reading: what the side said.
     :param breaks: keys that occur more than once (``duplicate_in_source``) and rows without key (``null_key``).
     :param capped: whether there are more.
     """

@@ -29,6 +29,11 @@ class Row(NamedTuple):
     amounts: tuple[Decimal | None, ...]
     values: tuple[str | None, ...]
 
+    @property
+    def amount(self) -> Decimal | None:
+        """The first amount, which breaks of no certain column show."""
+        return self.amounts[0] if self.amounts else None
+
 
 @dataclass(frozen=True)
 class Matcher:
@@ -70,8 +75,8 @@ class Matcher:
                 kind,
                 key,
                 group,
-                source_amount=total(row.amounts[0] for row in source),
-                target_amount=total(row.amounts[0] for row in target),
+                source_amount=total(row.amount for row in source),
+                target_amount=total(row.amount for row in target),
                 source_records=len(source),
                 target_records=len(target),
             )
@@ -97,7 +102,7 @@ class Matcher:
         for name, (one, other) in zip(names, pairs, strict=True):
             if one != other:
                 yield Break(
-                    BreakType.ATTRIBUTE_MISMATCH, key, source.group, name, source.amounts[0], target.amounts[0],
+                    BreakType.ATTRIBUTE_MISMATCH, key, source.group, name, source.amount, target.amount,
                     one, other, in_source, in_target,
                 )  # fmt: skip
 

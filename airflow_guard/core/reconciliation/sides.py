@@ -25,7 +25,8 @@ class Side:
     :param sql: a SELECT instead of ``table``; it needs a column for each name used below. Its parameters are written
         ``:name`` and bound, never pasted.
     :param amount: the amount column, or several. Exact types: decimal, integer, or text holding a plain decimal
-        number. A float column is refused unless a tolerance above zero is set.
+        number. A float column is refused unless a tolerance above zero is set. ``None``: there is no amount, only
+        records.
     :param key: the column, or columns, that identify a document. Without it only totals are compared.
     :param where: a condition on ``table``, with ``:name`` parameters.
     :param parameters: values for ``:name`` in ``where`` and ``sql``. ``business_date`` is supplied by the sensor.
@@ -39,7 +40,7 @@ class Side:
     conn_id: str
     table: str | Sequence[str] | None = None
     sql: str | None = None
-    amount: str | Sequence[str] = "amount"
+    amount: str | Sequence[str] | None = "amount"
     key: str | Sequence[str] | None = None
     where: str | None = None
     parameters: Mapping[str, Any] = field(default_factory=dict)
@@ -60,8 +61,6 @@ class Side:
             raise ConfigurationError(
                 f"Side(conn_id={self.conn_id!r}): where= belongs to table=; put the condition into sql=."
             )
-        if not self.amounts:
-            raise ConfigurationError(f"Side(conn_id={self.conn_id!r}): amount= names no column.")
         if self.key is not None and not self.keys:
             raise ConfigurationError(f"Side(conn_id={self.conn_id!r}): key= names no column.")
         self._check_mappings()
@@ -70,7 +69,7 @@ class Side:
     @property
     def amounts(self) -> tuple[str, ...]:
         """The amount columns as the author names them."""
-        return _several(self.amount)
+        return () if self.amount is None else _several(self.amount)
 
     @property
     def keys(self) -> tuple[str, ...]:
