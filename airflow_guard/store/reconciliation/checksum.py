@@ -1,9 +1,9 @@
 """The portable checksum: the same integers from PostgreSQL, MySQL, MariaDB and Python.
 
-A row's checksum is ``multiplier(key) * mixed(value)``, one for each amount and one for the compared columns, and a
+A row's checksum is ``multiplier(key) * mixed_value(value)``, one for each amount and one for the compared columns, and a
 bucket's is the sum of its rows' (a sum, not XOR, which would lose rows that occur twice). The multiplier depends on
 the key in a way that is not linear: then errors that cancel each other out in the amounts do not cancel out here.
-For an integer key it is a polynomial of degree four modulo the prime 2^31 - 1, for other keys bits of MD5.
+For an integer key it is the product of two linear forms modulo two primes, for other keys bits of MD5.
 
 Every intermediate result fits a signed 64-bit integer, because PostgreSQL, MySQL and SQLite raise or round beyond it.
 Division truncates and the remainder has the sign of the dividend, as in SQL and unlike in Python.
@@ -16,9 +16,11 @@ import hashlib
 P1 = 2**31 - 1
 P2 = 2**31 - 19
 """Primes; a 62-bit key is known by its two remainders."""
-A, C, D = 1_103_515_245, 715_827_883, 430_970_861
-"""Any numbers below 2^30 (C, D) and 2^31 (A)."""
-NULL_VALUE = -6_148_914_691_236_517_205
+A1, C1, A2, C2 = 1_103_515_245, 715_827_883, 1_220_703_125, 430_970_861
+"""Any numbers below 2^31 that have nothing to do with each other."""
+OFFSET = 1_618_033_989
+"""Added to a value, so that a row counts whose amount is zero."""
+NULL_VALUE = -614_891_469_123_651_720
 """Stands for NULL. If an amount happens to be this, its bucket still differs in the number of amounts."""
 
 BLOCK = 512
@@ -56,18 +58,16 @@ def multiplier(key: int, *, mixed: bool) -> int:
 
     :param mixed: whether the key is random bits already (MD5).
     """
-    first = remainder(key, P1)
     if mixed:
-        return first
-    one = remainder(A * first + remainder(key, P2), P1)
-    two = remainder(one * (one + C), P1)
-    return remainder(two * (two + D), P1)
+        return remainder(key, P1)
+    one = remainder(A1 * remainder(key, P1) + C1, P1)
+    other = remainder(A2 * remainder(key, P2) + C2, P2)
+    return remainder(one * other, P1)
 
 
 def mixed_value(value: int | None) -> int:
-    """Return a value for multiplication: below 2^32, and never zero for all values of a kind."""
-    number = NULL_VALUE if value is None else value
-    return remainder(number, P1) + remainder(quotient(number, P1), P1) + 1
+    """Return a value for multiplication, below 2^32."""
+    return remainder(NULL_VALUE if value is None else value, P2) + OFFSET
 
 
 def bucket(key: int, *, mixed: bool) -> int:

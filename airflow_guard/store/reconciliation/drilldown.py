@@ -204,7 +204,7 @@ def _equal(source: Bucket | None, target: Bucket | None) -> bool:
 
 def _counted(key: tuple[str, ...], source: KeyRows | None, target: KeyRows | None) -> Iterator[Break]:
     """Yield the breaks of a key that has too many rows to compare them one by one: by their number."""
-    ours, theirs = (each.records if each else {} for each in (source, target))
+    ours, theirs = (each.records() if each else {} for each in (source, target))
     for group in sorted({*ours, *theirs}, key=sortable):
         in_source, in_target = ours.get(group, 0), theirs.get(group, 0)
         kinds = {
@@ -217,7 +217,7 @@ def _counted(key: tuple[str, ...], source: KeyRows | None, target: KeyRows | Non
             if holds:
                 yield Break(
                     kind, key, group,
-                    source_amount=source.totals.get(group) if source else None,
-                    target_amount=target.totals.get(group) if target else None,
+                    source_amount=source.total(group) if source else None,
+                    target_amount=target.total(group) if target else None,
                     source_records=in_source, target_records=in_target,
                 )  # fmt: skip

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 Expression = sa.ColumnElement[Any]
 
+_SHORT = 9
+"""Decimal digits that are always below the primes."""
+
 
 def number(value: int) -> Expression:
     """Return an integer as a literal: as a parameter, PostgreSQL would not see that two expressions are the same."""
@@ -106,26 +109,23 @@ class Expressions:
 
     def multiplier(self, key: Expression, *, mixed: bool) -> Expression:
         """Return the multiplier of a key."""
-        first = key % number(checksum.P1)
+        p1, p2 = number(checksum.P1), number(checksum.P2)
         if mixed:
-            return first
-        return (number(checksum.A) * first + key % number(checksum.P2)) % number(checksum.P1)
-
-    def squared(self, one: Expression, addend: int) -> Expression:
-        """Return one step of the polynomial."""
-        return (one * (one + number(addend))) % number(checksum.P1)
+            return key % p1
+        one = (number(checksum.A1) * (key % p1) + number(checksum.C1)) % p1
+        other = (number(checksum.A2) * (key % p2) + number(checksum.C2)) % p2
+        return (one * other) % p1
 
     def mixed_value(self, value: Expression, digits: int | None) -> Expression:
         """Return a value for multiplication.
 
         :param digits: how many it has at most, if that is known: a short one needs no remainder.
         """
-        known: Expression = sa.func.coalesce(value, number(checksum.NULL_VALUE))
-        if digits is not None and digits <= 9:
-            null = number(checksum.mixed_value(None) - 1)
-            return sa.func.coalesce(value, null) + number(1)
-        high = self._divided(known, checksum.P1) % number(checksum.P1)
-        return known % number(checksum.P1) + high + number(1)
+        if digits is not None and digits <= _SHORT:
+            null = number(checksum.mixed_value(None) - checksum.OFFSET)
+            return sa.func.coalesce(value, null, type_=sa.BigInteger()) + number(checksum.OFFSET)
+        known = sa.func.coalesce(value, number(checksum.NULL_VALUE), type_=sa.BigInteger())
+        return known % number(checksum.P2) + number(checksum.OFFSET)
 
     def _divided(self, value: Expression, divisor: int) -> Expression:
         return value.op(self.division, precedence=8, return_type=sa.BigInteger())(number(divisor))

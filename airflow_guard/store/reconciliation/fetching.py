@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field
+from functools import partial
 from queue import Full, Queue
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from airflow_guard.store.reconciliation.columns import Kind
 from airflow_guard.store.reconciliation.expressions import number
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from decimal import Decimal
 
     from airflow_guard.core.reconciliation.totals import Group
@@ -35,31 +36,51 @@ _KEYS_IN_A_BATCH = 500
 _MAX_RANGES = 40
 
 
-@dataclass(slots=True)
 class KeyRows:
     """The rows of one key.
 
     :param place: where it is.
-    :param rows: at most ``MAX_ROWS_OF_A_KEY`` of them.
-    :param records: how many there are, by group.
+    :param first: its first row.
     """
 
-    place: Place
-    rows: list[Row] = field(default_factory=list)
-    records: dict[Group, int] = field(default_factory=dict)
-    totals: dict[Group, Decimal | None] = field(default_factory=dict)
+    __slots__ = ("_records", "_totals", "place", "rows")
+
+    def __init__(self, place: Place, first: Row) -> None:
+        self.place = place
+        self.rows = [first]
+        """At most ``MAX_ROWS_OF_A_KEY`` of them."""
+        self._records: Counter[Group] | None = None
+        self._totals: dict[Group, Decimal | None] = {}
 
     def add(self, row: Row) -> None:
         """Add a row."""
-        self.records[row.group] = self.records.get(row.group, 0) + 1
-        self.totals[row.group] = total((self.totals.get(row.group), row.amount))
         if len(self.rows) < MAX_ROWS_OF_A_KEY:
             self.rows.append(row)
+            return
+        if self._records is None:
+            self._records = Counter()
+            for each in self.rows:
+                self._count(self._records, each)
+        self._count(self._records, row)
 
     @property
     def whole(self) -> bool:
         """Whether all of its rows are kept."""
-        return len(self.rows) == sum(self.records.values())
+        return self._records is None
+
+    def records(self) -> Mapping[Group, int]:
+        """Return how many rows there are, by group."""
+        return Counter(row.group for row in self.rows) if self._records is None else self._records
+
+    def total(self, group: Group) -> Decimal | None:
+        """Return the total of the first amount in a group."""
+        if self._records is None:
+            return total(row.amount for row in self.rows if row.group == group)
+        return self._totals.get(group)
+
+    def _count(self, records: Counter[Group], row: Row) -> None:
+        records[row.group] += 1
+        self._totals[row.group] = total((self._totals.get(row.group), row.amount))
 
 
 def statement(rows: SideRows, buckets: Sequence[int] | None, ranges: Ranges) -> sa.Select[Any]:
@@ -96,46 +117,53 @@ def by_key(rows: SideRows, statement: sa.Select[Any], connection: sa.Connection)
     with connection.execute(streamed) as result:
         for part in result.partitions(_PART):
             for each in part:
-                place = read.place(each)
-                if current is None or current.place != place:
-                    if current is not None:
-                        if place < current.place:
-                            raise ReconciliationError(
-                                f"The database does not order keys by their bytes: {current.place[1]} came before {place[1]}."
-                            )
-                        yield current
-                    current = KeyRows(place)
-                current.add(read.row(each))
+                place, row = read(each)
+                if current is not None and current.place == place:
+                    current.add(row)
+                    continue
+                if current is not None:
+                    _check_order(current.place, place)
+                    yield current
+                current = KeyRows(place, row)
     if current is not None:
         yield current
 
 
+def _check_order(before: Place, after: Place) -> None:
+    if after < before:
+        raise ReconciliationError(
+            f"The database does not order keys by their bytes: {before[1]} came before {after[1]}. Keys may be too long "
+            "for it to compare them whole."
+        )
+
+
 class _Reader:
-    """Turns rows of the result into values."""
+    """Turns a row of the result into its place and its values."""
 
     def __init__(self, rows: SideRows) -> None:
-        self._texts = [agreed.kind is not Kind.INTEGER for agreed in rows.plan.keys]
-        self._amounts = [str(column.key) for column in rows.readable.amounts]
-        self._inexact = rows.expressions.inexact
-        self._keys_end = 1 + len(self._texts)
-        self._groups_end = self._keys_end + len(rows.readable.groups)
-        self._amounts_end = self._groups_end + len(self._amounts)
+        plan = rows.plan
+        names = [str(column.key) for column in rows.readable.amounts]
+        inexact = rows.expressions.inexact
+        keys = [int if agreed.kind is Kind.INTEGER else decoded for agreed in plan.keys]
+        amounts = [partial(amount_or_null, name, inexact=inexact) for name in names]
+        self._keys: list[Callable[[Any], Any]] = [*keys]
+        self._groups: list[Callable[[Any], Any]] = [decoded] * len(plan.groups)
+        self._amounts: list[Callable[[Any], Any]] = [*amounts]
+        self._values: list[Callable[[Any], Any]] = [decoded] * len(plan.compared)
 
-    def place(self, row: Any) -> Place:
-        keys = row[1 : self._keys_end]
-        return row[0], tuple(
-            decoded(key) if text else int(key) for key, text in zip(keys, self._texts, strict=True)
+    def __call__(self, row: Any) -> tuple[Place, Row]:
+        values = iter(row)
+        bucket = next(values)
+        key, group, amounts, compared = (
+            tuple([read(next(values)) for read in reads])
+            for reads in (self._keys, self._groups, self._amounts, self._values)
         )
+        return (bucket, key), Row(group, amounts, compared)
 
-    def row(self, row: Any) -> Row:
-        return Row(
-            tuple(map(decoded, row[self._keys_end : self._groups_end])),
-            tuple(
-                None if value is None else amount_of(value, name, inexact=self._inexact)
-                for name, value in zip(self._amounts, row[self._groups_end : self._amounts_end], strict=True)
-            ),
-            tuple(map(decoded, row[self._amounts_end :])),
-        )
+
+def amount_or_null(column: str, value: Any, *, inexact: bool) -> Decimal | None:
+    """Return an amount as a driver gave it, exactly."""
+    return None if value is None else amount_of(value, column, inexact=inexact)
 
 
 def decoded(value: Any) -> str | None:

@@ -81,12 +81,13 @@ def reconcile(
 
 
 def _check(source: Side, target: Side, rules: Rules) -> None:
+    """Refuse what cannot work before anything is sent."""
+    for side in (source, target):
+        side.check()
     if bool(source.keys) != bool(target.keys):
         raise ConfigurationError("Give key= for both sides, or for neither (then only totals are compared).")
     if rules.compare and not source.keys:
         raise ConfigurationError("compare= needs key=: without it there are no documents to compare.")
-    for side in (source, target):
-        side.check()
 
 
 def _planned(

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.store.reconciliation import checksum
 from airflow_guard.store.reconciliation.columns import DYNAMIC, ColumnType, Kind
 from airflow_guard.store.reconciliation.expressions import Expressions, PostgresExpressions, number
 
@@ -96,11 +95,7 @@ class SideRows:
         return sa.select(*kept, bucket, *ranged, *checksums).subquery("r")
 
     def _multiplier(self, key: Expression) -> Expression:
-        mixed = not self.plan.integer_key
-        one = self.expressions.multiplier(key, mixed=mixed)
-        if mixed:
-            return one
-        return self.expressions.squared(self.expressions.squared(one, checksum.C), checksum.D)
+        return self.expressions.multiplier(key, mixed=not self.plan.integer_key)
 
     def _components(self) -> Iterable[Expression]:
         """Yield what the checksums are over: each amount as an integer, and the compared columns as one."""
