@@ -61,10 +61,14 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import TooManyRejected as TooManyRejected
     from airflow_guard.core.errors import TransactionError as TransactionError
     from airflow_guard.core.errors import UnknownCommit as UnknownCommit
+    from airflow_guard.core.reconciliation.sides import Side as Side
+    from airflow_guard.operators.duplicate_check import DuplicateCheckOperator as DuplicateCheckOperator
     from airflow_guard.operators.failures import GuardFailure as GuardFailure
     from airflow_guard.operators.failures import GuardRetry as GuardRetry
+    from airflow_guard.operators.failures import GuardTimeout as GuardTimeout
     from airflow_guard.operators.idempotent import IdempotentOperator as IdempotentOperator
     from airflow_guard.operators.run_context import business_date_of as business_date_of
+    from airflow_guard.sensors.reconciliation import ReconciliationSensor as ReconciliationSensor
 
 _NAMES = {
     "airflow_guard.core.dates": (
@@ -82,9 +86,12 @@ _NAMES = {
         "SideUnavailable", "StaleResolution", "Stopped", "TooManyRejected", "TransactionError",
         "UnknownCommit",
     ),
-    "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry"),
+    "airflow_guard.core.reconciliation.sides": ("Side",),
+    "airflow_guard.operators.duplicate_check": ("DuplicateCheckOperator",),
+    "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry", "GuardTimeout"),
     "airflow_guard.operators.idempotent": ("IdempotentOperator",),
     "airflow_guard.operators.run_context": ("business_date_of",),
+    "airflow_guard.sensors.reconciliation": ("ReconciliationSensor",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -48,6 +48,10 @@ TOTALS_MISMATCH = "totals_mismatch"
 """Type of a break of a whole group: its totals differ, and no document could be named."""
 
 
+BOTH_EMPTY = "both_empty"
+"""Type of a break of a whole date: neither side has a row."""
+
+
 class Step(StrEnum):
     """What to do after one look at the two sides."""
 

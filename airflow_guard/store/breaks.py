@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.checks import TOTALS_MISMATCH, BreakState, FoundBreak
+from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH, BreakState, FoundBreak
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.store.dialects import age_s, utc_now
@@ -327,7 +327,7 @@ def _of(table: sa.Table, space: KeySpace) -> list[sa.ColumnElement[bool]]:
 def _closes(row: Any, closes: str) -> bool:
     if row.state == BreakState.RESOLVED or closes == "none":
         return False
-    return closes == "all" or row.break_type == TOTALS_MISMATCH
+    return closes == "all" or row.break_type in (TOTALS_MISMATCH, BOTH_EMPTY)
 
 
 def _row_of(found: FoundBreak, break_hash: str, check_id: int, space: KeySpace) -> dict[str, Any]:
