@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_guard.core.errors import ConfigurationError, GuardError, SideInvalid, SideUnavailable
@@ -17,7 +18,6 @@ from airflow_guard.store.reconciliation import sqlite_functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from datetime import datetime
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -115,7 +115,9 @@ class SideSession:
         if isinstance(error, PoolTimeout):
             return SideUnavailable(f"{self.name}: no free connection: {error}")
         if not isinstance(error, DBAPIError):
-            kind = SideUnavailable if isinstance(error, OSError) else SideInvalid
+            # Pending: the connection broke in an earlier statement of this side, or of its sibling.
+            broken = isinstance(error, (OSError, PendingRollbackError))
+            kind = SideUnavailable if broken else SideInvalid
             return kind(f"{self.name}: {error}")
         return self._meaning_for_driver(error, str(error.orig).strip())
 
@@ -143,7 +145,7 @@ class SideSession:
         self._opened = self.engine.connect().execution_options(**options)
         getattr(self, f"_begin_{self.dialect}")(self._opened, snapshot)
         read_at: datetime = self._opened.execute(sa.select(dialects.utc_now())).scalar_one()
-        return read_at
+        return read_at.replace(tzinfo=UTC) if read_at.tzinfo is None else read_at.astimezone(UTC)
 
     def _begin_postgresql(self, connection: sa.Connection, snapshot: str | None) -> None:
         if snapshot is not None:
