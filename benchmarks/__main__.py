@@ -52,7 +52,7 @@ def measure(
             figures.append(("1,000,000 documents from a generator, peak", size.memory(), 200.0, "MB"))
         elif part == "reconcile-memory":
             peak = reconcile.memory(where, reconcile_rows)
-            figures.append((f"reconcile {reconcile_rows:,} rows, 1 % differ, peak", peak, 150.0, "MB"))
+            figures.append((f"reconcile {reconcile_rows:,} rows, half differ, peak", peak, 150.0, "MB"))
         else:
             ratios += runs[part]()
         print(f"{part}: done", file=sys.stderr)
