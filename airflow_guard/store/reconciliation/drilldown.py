@@ -139,17 +139,18 @@ class DrillDown:
                 full = found.add(self._breaks(None, other))
                 other = next(theirs, None)
             else:
-                full = one.rows != other.rows or len(one.rows) > 1 or not one.whole or not other.whole
-                full = full and found.add(self._breaks(one, other))
+                same = one.raw == other.raw and len(one.raw) == 1
+                full = not same and found.add(self._breaks(one, other))
                 one, other = next(ours, None), next(theirs, None)
             if full:
                 return
 
     def _breaks(self, source: KeyRows | None, target: KeyRows | None) -> Iterator[Break]:
         place = (source or target).place  # type: ignore[union-attr]
-        key = shown_key(self.plan, place[1])
+        key = shown_key(self.plan, place[1:])
         if all(each is None or each.whole for each in (source, target)):
-            yield from self.matcher.breaks(key, source.rows if source else (), target.rows if target else ())
+            ours, theirs = (each.rows() if each else [] for each in (source, target))
+            yield from self.matcher.breaks(key, ours, theirs)
             return
         yield from _counted(key, source, target)
 

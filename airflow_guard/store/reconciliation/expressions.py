@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
+from sqlalchemy.sql.elements import Grouping
 
 from airflow_guard.store import dialects
 from airflow_guard.store.reconciliation import checksum
@@ -114,7 +115,11 @@ class Expressions:
             return key % p1
         one = (number(checksum.A1) * (key % p1) + number(checksum.C1)) % p1
         other = (number(checksum.A2) * (key % p2) + number(checksum.C2)) % p2
-        return (one * other) % p1
+        return self.exclusive_or(one, other)
+
+    def exclusive_or(self, one: Expression, other: Expression) -> Expression:
+        """Return the bits in which two 64-bit integers differ, as a signed integer."""
+        return one.bitwise_xor(other)
 
     def mixed_value(self, value: Expression, digits: int | None) -> Expression:
         """Return a value for multiplication.
@@ -242,6 +247,11 @@ class MySqlExpressions(Expressions):
         zeros = sa.func.regexp_replace(text, sa.literal_column("'[.]?0+$'"), sa.literal_column("''"))
         return sa.case((sa.func.locate(sa.literal_column("'.'"), text) > number(0), zeros), else_=text)
 
+    def exclusive_or(self, one: Expression, other: Expression) -> Expression:
+        # MySQL's operator binds tighter than arithmetic, and its result is unsigned.
+        bits: Expression = Grouping(one).bitwise_xor(Grouping(other))
+        return sa.cast(bits, sa.BigInteger())
+
     def slice_of(self, text: Expression) -> Expression:
         digits = sa.func.substring(sa.func.md5(text), 1, checksum.HEX_DIGITS)
         return sa.cast(sa.func.conv(digits, number(16), number(10)), sa.BigInteger())
@@ -273,6 +283,9 @@ class SqliteExpressions(Expressions):
 
     def slice_of(self, text: Expression) -> Expression:
         return sa.func.airflow_guard_slice(text, type_=sa.BigInteger())
+
+    def exclusive_or(self, one: Expression, other: Expression) -> Expression:
+        return sa.func.airflow_guard_xor(one, other, type_=sa.BigInteger())
 
     def total(self, amount: Expression) -> Expression:
         return sa.func.airflow_guard_total(amount, type_=sa.String())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import suppress
-from functools import partial
 from queue import Full, Queue
 from threading import Event
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from airflow_guard.core.errors import ReconciliationError
 from airflow_guard.core.reconciliation.amounts import amount_of, total
 from airflow_guard.core.reconciliation.matching import Row
 from airflow_guard.store.reconciliation.columns import Kind
-from airflow_guard.store.reconciliation.expressions import number
+from airflow_guard.store.reconciliation.expressions import MySqlExpressions, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +24,9 @@ if TYPE_CHECKING:
     from airflow_guard.store.reconciliation.rows import SideRows
     from airflow_guard.store.reconciliation.session import SideSession
 
-Place = tuple[int, tuple[Any, ...]]
+Raw = tuple[Any, ...]
+"""A row of the result: bucket, key, groups, amounts, compared columns."""
+Place = tuple[Any, ...]
 """Where a key is: its bucket, and the key as it is ordered."""
 Ranges = list[tuple[int, int]]
 
@@ -37,31 +38,40 @@ _MAX_RANGES = 40
 
 
 class KeyRows:
-    """The rows of one key.
+    """The rows of one key, as the database gave them; most of them are equal and never read as anything else.
 
     :param place: where it is.
     :param first: its first row.
+    :param read: turns a row into its values.
     """
 
-    __slots__ = ("_records", "_totals", "place", "rows")
+    __slots__ = ("_read", "_records", "_totals", "place", "raw")
 
-    def __init__(self, place: Place, first: Row) -> None:
+    def __init__(self, place: Place, first: Raw, read: Reader) -> None:
         self.place = place
-        self.rows = [first]
+        self.raw = [first]
         """At most ``MAX_ROWS_OF_A_KEY`` of them."""
+        self._read = read
         self._records: Counter[Group] | None = None
         self._totals: dict[Group, Decimal | None] = {}
 
-    def add(self, row: Row) -> None:
+    def add(self, raw: Raw) -> None:
         """Add a row."""
-        if len(self.rows) < MAX_ROWS_OF_A_KEY:
-            self.rows.append(row)
+        if len(self.raw) < MAX_ROWS_OF_A_KEY:
+            self.raw.append(raw)
             return
         if self._records is None:
             self._records = Counter()
-            for each in self.rows:
+            for each in self.rows():
                 self._count(self._records, each)
-        self._count(self._records, row)
+        self._count(self._records, self._read.row(raw))
+
+    def rows(self) -> list[Row]:
+        """Return what is kept of its rows.
+
+        :raises AmountError: an amount that is none.
+        """
+        return [self._read.row(raw) for raw in self.raw]
 
     @property
     def whole(self) -> bool:
@@ -70,12 +80,12 @@ class KeyRows:
 
     def records(self) -> Mapping[Group, int]:
         """Return how many rows there are, by group."""
-        return Counter(row.group for row in self.rows) if self._records is None else self._records
+        return Counter(row.group for row in self.rows()) if self._records is None else self._records
 
     def total(self, group: Group) -> Decimal | None:
         """Return the total of the first amount in a group."""
         if self._records is None:
-            return total(row.amount for row in self.rows if row.group == group)
+            return total(row.amount for row in self.rows() if row.group == group)
         return self._totals.get(group)
 
     def _count(self, records: Counter[Group], row: Row) -> None:
@@ -111,20 +121,21 @@ def by_key(rows: SideRows, statement: sa.Select[Any], connection: sa.Connection)
 
     :raises ReconciliationError: the database does not keep the order that was asked for.
     """
-    read = _Reader(rows)
+    read = Reader(rows)
+    keys_end = 1 + len(rows.plan.keys)
     current: KeyRows | None = None
     streamed = statement.execution_options(stream_results=True, max_row_buffer=_PART)
     with connection.execute(streamed) as result:
         for part in result.partitions(_PART):
-            for each in part:
-                place, row = read(each)
-                if current is not None and current.place == place:
-                    current.add(row)
-                    continue
+            for raw in read.decoded(part):
+                place = raw[:keys_end]
                 if current is not None:
+                    if current.place == place:
+                        current.add(raw)
+                        continue
                     _check_order(current.place, place)
                     yield current
-                current = KeyRows(place, row)
+                current = KeyRows(place, raw, read)
     if current is not None:
         yield current
 
@@ -132,38 +143,56 @@ def by_key(rows: SideRows, statement: sa.Select[Any], connection: sa.Connection)
 def _check_order(before: Place, after: Place) -> None:
     if after < before:
         raise ReconciliationError(
-            f"The database does not order keys by their bytes: {before[1]} came before {after[1]}. Keys may be too long "
+            f"The database does not order keys by their bytes: {before[1:]} came before {after[1:]}. Keys may be too long "
             "for it to compare them whole."
         )
 
 
-class _Reader:
-    """Turns a row of the result into its place and its values."""
+class Reader:
+    """Turns a row of the result into its values.
+
+    :param rows: the side.
+    """
 
     def __init__(self, rows: SideRows) -> None:
         plan = rows.plan
-        names = [str(column.key) for column in rows.readable.amounts]
-        inexact = rows.expressions.inexact
-        keys = [int if agreed.kind is Kind.INTEGER else decoded for agreed in plan.keys]
-        amounts = [partial(amount_or_null, name, inexact=inexact) for name in names]
-        self._keys: list[Callable[[Any], Any]] = [*keys]
-        self._groups: list[Callable[[Any], Any]] = [decoded] * len(plan.groups)
-        self._amounts: list[Callable[[Any], Any]] = [*amounts]
-        self._values: list[Callable[[Any], Any]] = [decoded] * len(plan.compared)
+        keys = 1 + len(plan.keys)
+        self._groups = slice(keys, keys + len(plan.groups))
+        self._amounts = slice(self._groups.stop, self._groups.stop + len(plan.amounts))
+        self._values = slice(self._amounts.stop, None)
+        self._names = [str(column.key) for column in rows.readable.amounts]
+        self._inexact = rows.expressions.inexact
+        # MySQL gives texts as bytes, because they are ordered by their bytes.
+        texts = [n for n, agreed in enumerate(plan.keys, 1) if agreed.kind is not Kind.INTEGER]
+        texts += [*range(keys, self._amounts.start)]
+        texts += [*range(self._amounts.stop, self._amounts.stop + len(plan.compared))]
+        self._bytes = texts if isinstance(rows.expressions, MySqlExpressions) else []
 
-    def __call__(self, row: Any) -> tuple[Place, Row]:
-        values = iter(row)
-        bucket = next(values)
-        key, group, amounts, compared = (
-            tuple([read(next(values)) for read in reads])
-            for reads in (self._keys, self._groups, self._amounts, self._values)
+    def decoded(self, part: Sequence[Any]) -> Iterator[Raw]:
+        """Yield rows with texts that are texts."""
+        if not self._bytes:
+            yield from map(tuple, part)
+            return
+        for row in part:
+            values = list(row)
+            for n in self._bytes:
+                values[n] = decoded(values[n])
+            yield tuple(values)
+
+    def row(self, raw: Raw) -> Row:
+        """Return the values of a row.
+
+        :raises AmountError: an amount that is none.
+        """
+        amounts = zip(self._names, raw[self._amounts], strict=True)
+        return Row(
+            raw[self._groups],
+            tuple(
+                None if value is None else amount_of(value, name, inexact=self._inexact)
+                for name, value in amounts
+            ),
+            raw[self._values],
         )
-        return (bucket, key), Row(group, amounts, compared)
-
-
-def amount_or_null(column: str, value: Any, *, inexact: bool) -> Decimal | None:
-    """Return an amount as a driver gave it, exactly."""
-    return None if value is None else amount_of(value, column, inexact=inexact)
 
 
 def decoded(value: Any) -> str | None:

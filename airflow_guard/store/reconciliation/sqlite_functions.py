@@ -48,6 +48,7 @@ def install(driver_connection: Any) -> Raised:
         "airflow_guard_integer": (2, lambda column, value: as_integer(value, column)),
         "airflow_guard_amount": (3, _amount),
         "airflow_guard_scaled": (2, _scaled),
+        "airflow_guard_xor": (2, lambda one, other: None if one is None or other is None else one ^ other),
         "airflow_guard_slice": (1, lambda text: None if text is None else slice_of(text)),
     }
     for name, (arguments, function) in functions.items():
