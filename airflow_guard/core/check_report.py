@@ -6,7 +6,7 @@ import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH, FoundBreak, digest
+from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH, FoundBreak, digest, printable
 from airflow_guard.core.reconciliation.amounts import shown, variance
 from airflow_guard.core.reconciliation.breaks import BreakType
 
@@ -82,7 +82,9 @@ def group_text(group: Mapping[str, str | None]) -> str:
     >>> group_text({"currency": None, "branch": "01"})
     'no currency, branch 01'
     """
-    named = (f"no {column}" if value is None else f"{column} {value}" for column, value in group.items())
+    named = (
+        f"no {column}" if value is None else f"{column} {printable(value)}" for column, value in group.items()
+    )
     return ", ".join(named) or NO_GROUP
 
 

@@ -142,7 +142,7 @@ class FoundBreak:
 
     def describe(self) -> str:
         """Return it as a person reads it in a message."""
-        where = self.document if self.document is not None else _group_text(self.group)
+        where = printable(self.document) if self.document is not None else _group_text(self.group)
         what = f" {self.field}" if self.field else ""
         sides = f" {_shown(self.source_value)} / {_shown(self.target_value)}"
         values = "" if self.source_value is None and self.target_value is None else sides
@@ -178,13 +178,24 @@ def digest(*parts: str | None) -> str:
     return hashed.hexdigest()[:32]
 
 
+def printable(text: str) -> str:
+    r"""Return text with control characters spelt out: stored text must not steer a terminal or forge a log line.
+
+    >>> printable("D-1\x1b[2J")
+    'D-1\\x1b[2J'
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def _group_text(group: Mapping[str, str | None]) -> str:
     named = ", ".join(f"{column}={_shown(value)}" for column, value in group.items())
     return named or "(all rows)"
 
 
 def _shown(value: str | None) -> str:
-    return "none" if value is None else value
+    return "none" if value is None else printable(value)
 
 
 def _signed(variance: str) -> str:

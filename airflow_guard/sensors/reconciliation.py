@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _BACKSTOP = timedelta(minutes=15)
 """How much longer than the trigger Airflow itself waits: a triggerer that is down must not keep a task forever."""
+OPERATOR_MODES = ("enforce", "observe")
+"""Modes of ``IdempotentOperator``, which ``default_args`` may hold for all tasks of a DAG."""
 _SLICE_S = 0.5
 """How long a sleep may last before a request to stop is noticed."""
 
@@ -113,6 +115,8 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
         **kwargs: Any,
     ) -> None:
         values = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        if kwargs.get("mode") in OPERATOR_MODES and kwargs["mode"] == _default(kwargs, "mode"):
+            del kwargs["mode"]  # meant for the guarded tasks of the DAG, whose mode is another thing
         super().__init__(timeout=timeout, **kwargs)
         self.source = source
         self.target = target
@@ -134,7 +138,7 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
 
     def _declared(self, values: dict[str, Any], given: dict[str, Any]) -> SensorSpec:
         check_sensor_words(**given)
-        leaked = (given.get("default_args") or {}).get("operation")
+        leaked = _default(given, "operation")
         if leaked is not None and leaked == self.operation:
             raise ConfigurationError(
                 "operation comes from default_args, which other tasks share: they would close each other's breaks. "
@@ -272,6 +276,10 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
             raise Stopped(
                 f"{attempt.what}: the task was asked to stop while it waited. Another try begins anew."
             )
+
+
+def _default(given: dict[str, Any], name: str) -> Any:
+    return (given.get("default_args") or {}).get(name)
 
 
 def _key(task: ReconciliationSensor) -> tuple[str | None, str, str]:

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from airflow_guard.airflow_compat import sql_check_result
 from airflow_guard.core.check_report import group_text
-from airflow_guard.core.checks import BreakState, CheckOutcome
+from airflow_guard.core.checks import BreakState, CheckOutcome, printable
 from airflow_guard.core.errors import BothEmpty, BreaksFound, GuardError, NeverCompared
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def _breaks_table(date: DateReport) -> Table:
         table.add_row(
             found.break_type,
             group_text(found.group),
-            found.document or "",
+            printable(found.document or ""),
             found.field or "",
             _value(found.source_value, found.source_records),
             _value(found.target_value, found.target_records),
@@ -275,7 +275,7 @@ def _breaks_table(date: DateReport) -> Table:
 
 def _value(value: str | None, records: int | None) -> str:
     several = f" in {records:,} rows" if records and records > 1 else ""
-    return f"{value if value is not None else ''}{several}"
+    return f"{printable(value) if value is not None else ''}{several}"
 
 
 def _side_cells(side: Mapping[str, Any] | None) -> tuple[str, str]:

@@ -694,6 +694,16 @@ def test_what_cannot_work_is_refused_when_the_dag_is_parsed(
         sides.dag(**parameters)
 
 
+def test_the_mode_of_guarded_tasks_in_default_args_is_not_the_sensor_s(sides: Sides) -> None:
+    sides.both()
+    parameters: dict[str, Any] = {
+        "mode": None,
+        "default_args": {"mode": "observe", "business_date": "2026-01-30"},
+    }
+    dag = sides.dag(**{name: value for name, value in parameters.items() if value})
+    assert dag.task_dict["reconcile"].mode == "poke"
+
+
 def test_asking_a_person_is_not_available_yet(sides: Sides) -> None:
     with pytest.raises(NotAvailableYet, match="not in this version"):
         sides.dag(on_break="ask")

@@ -129,6 +129,11 @@ def test_no_group_is_not_an_empty_one() -> None:
     assert group_text({"currency": ""}) == "currency "
 
 
+def test_control_characters_do_not_reach_a_log() -> None:
+    forged = FoundBreak("amount_mismatch", {}, "D\n2026-01-30 reconciled", None, "\x1b[2J", "1")
+    assert forged.describe() == "amount_mismatch D\\n2026-01-30 reconciled \\x1b[2J / 1"
+
+
 def test_a_break_is_the_same_whatever_its_amounts_and_another_in_another_group_or_cycle() -> None:
     space = KeySpace("statements", "reconcile", date(2026, 1, 30))
     one = FoundBreak("amount_mismatch", {"currency": "EUR"}, "D", "amount", "1", "2", "1")
