@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.dates import same_day as same_day
     from airflow_guard.core.effects import Database as Database
     from airflow_guard.core.effects import External as External
+    from airflow_guard.core.errors import AmountError as AmountError
     from airflow_guard.core.errors import BlockedError as BlockedError
     from airflow_guard.core.errors import BusinessDateError as BusinessDateError
     from airflow_guard.core.errors import CalendarError as CalendarError
@@ -46,9 +47,12 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import OtherDeployment as OtherDeployment
     from airflow_guard.core.errors import OtherRun as OtherRun
     from airflow_guard.core.errors import OwnershipLost as OwnershipLost
+    from airflow_guard.core.errors import ReconciliationError as ReconciliationError
     from airflow_guard.core.errors import Rejected as Rejected
     from airflow_guard.core.errors import ResolutionError as ResolutionError
     from airflow_guard.core.errors import ResultError as ResultError
+    from airflow_guard.core.errors import SideInvalid as SideInvalid
+    from airflow_guard.core.errors import SideUnavailable as SideUnavailable
     from airflow_guard.core.errors import StaleResolution as StaleResolution
     from airflow_guard.core.errors import Stopped as Stopped
     from airflow_guard.core.errors import TooManyRejected as TooManyRejected
@@ -72,6 +76,7 @@ _NAMES = {
         "NotAvailableYet", "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
         "Rejected", "ResolutionError", "ResultError", "StaleResolution", "Stopped", "TooManyRejected",
         "TransactionError", "UnknownCommit",
+        "AmountError", "ReconciliationError", "SideInvalid", "SideUnavailable",
     ),
     "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry"),
     "airflow_guard.operators.idempotent": ("IdempotentOperator",),
