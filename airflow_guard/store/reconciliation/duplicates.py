@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from airflow_guard.store.reconciliation.plan import plan, readable
 from airflow_guard.store.reconciliation.rows import SideRows
 from airflow_guard.store.reconciliation.scan import Scanned, scan
 from airflow_guard.store.reconciliation.session import LOCK_TIMEOUT_S, SideSession
+from airflow_guard.store.reconciliation.spooling import spooled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,9 +119,11 @@ def find_duplicates(
     """
     if not side.keys:
         raise ConfigurationError("Duplicates are found by key=: name the column that identifies a document.")
-    session = SideSession(side.describe(), engine, lock_timeout_s)
-    try:
-        read_at = session.open()
+    opened = SideSession(side.describe(), engine, lock_timeout_s)
+    with ExitStack() as stack:
+        stack.callback(opened.close)
+        read_at = opened.open()
+        session, side = stack.enter_context(spooled(opened, side, rules, parameters or {}, lock_timeout_s))
         one = readable(session, side, rules, parameters or {})
         agreed = plan(one, one, rules, native=session.dialect == dialects.POSTGRES)
         rows = SideRows(one, agreed, expressions_for(session.dialect, inexact=rules.inexact))
@@ -128,8 +132,6 @@ def find_duplicates(
             *null_keys((scanned, Scanned())),
             *session.run(partial(duplicates_in, rows, rules.max_breaks + 1)),
         ]
-    finally:
-        session.close()
     named = sorted(breaks, key=lambda each: (sortable(each.group), each.key))
     reading = Reading(side.describe(), read_at, scanned.totals)
     return DuplicateCheck(reading, tuple(named[: rules.max_breaks]), capped=len(named) > rules.max_breaks)
