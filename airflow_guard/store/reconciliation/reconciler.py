@@ -13,13 +13,14 @@ from airflow_guard.core.reconciliation.comparison import Comparison, Reading, ju
 from airflow_guard.core.reconciliation.matching import Matcher
 from airflow_guard.store import dialects
 from airflow_guard.store.reconciliation.drilldown import DrillDown, Found, null_keys
-from airflow_guard.store.reconciliation.duplicates import duplicates_in, is_unique
+from airflow_guard.store.reconciliation.duplicates import duplicates_in
 from airflow_guard.store.reconciliation.expressions import expressions_for
 from airflow_guard.store.reconciliation.plan import plan, readable
 from airflow_guard.store.reconciliation.rows import SideRows
 from airflow_guard.store.reconciliation.scan import Scanned, scan
 from airflow_guard.store.reconciliation.session import LOCK_TIMEOUT_S, SideSession, sessions
 from airflow_guard.store.reconciliation.spooling import spooled
+from airflow_guard.store.reconciliation.uniqueness import is_unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

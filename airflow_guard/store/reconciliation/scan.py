@@ -32,22 +32,10 @@ class Bucket:
 
     :param records: its rows.
     :param digest: of everything that was summed, group by group: equal digests, equal rows.
-    :param low: its smallest key, if the key is one integer.
-    :param high: its largest key.
     """
 
     records: int = 0
     digest: int = 0
-    low: int | None = None
-    high: int | None = None
-
-    def add(self, records: int, digest: int, low: int | None, high: int | None) -> None:
-        """Add what a group says."""
-        self.records += records
-        self.digest += digest
-        if low is not None and high is not None:
-            self.low = low if self.low is None else min(self.low, low)
-            self.high = high if self.high is None else max(self.high, high)
 
 
 @dataclass(slots=True)
@@ -91,8 +79,6 @@ def statement(rows: SideRows) -> sa.Select[Any]:
     found += [
         rows.expressions.total(column).label(f"checksum{index}") for index, column in enumerate(checksums)
     ]
-    if "k" in scanned.c:
-        found += [sa.func.min(scanned.c.k).label("low"), sa.func.max(scanned.c.k).label("high")]
     return sa.select(*found).select_from(scanned).group_by(*by)
 
 
@@ -197,8 +183,9 @@ class _Gathering:
         # The group is part of it: documents that swapped their groups leave each checksum as it is. Equal decimals
         # have equal hashes, whatever their scale.
         digest = hash((group, records, *amounts, *present, *checksums))
-        low, high = row[-2:] if self._rows.plan.integer_key else (None, None)
-        self._scanned.buckets.setdefault(bucket, Bucket()).add(records, digest, low, high)
+        whole = self._scanned.buckets.setdefault(bucket, Bucket())
+        whole.records += records
+        whole.digest += digest
 
     def scanned(self) -> Scanned:
         """Return the whole."""
