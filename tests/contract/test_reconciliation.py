@@ -15,6 +15,7 @@ from airflow_guard.core.reconciliation.rules import Rules
 from airflow_guard.core.reconciliation.sides import Side
 from airflow_guard.store.reconciliation.drilldown import DrillDown
 from airflow_guard.store.reconciliation.duplicates import find_duplicates
+from airflow_guard.store.reconciliation.reconciler import reconcile
 from tests.databases import DatabaseNotReachable, not_run
 from tests.reconciling import KINDS, PAIRS, Places
 
@@ -618,3 +619,56 @@ def test_parts_of_a_name_are_quoted_by_the_dialect(places, kind):
         assert places.reconcile(kind, kind, source_side=side, target_side=side).passed
     finally:
         place.execute(f"DROP TABLE {quoted}")
+
+
+# -- other databases ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def other(places):
+    """A database that this package knows nothing about: it answers as SQLite does, and is called something else."""
+    fill(
+        places, ("sqlite", "sqlite"), [], [], {"document_no": "text", "amount": "integer", "currency": "text"}
+    )
+    engine = places["sqlite"].database.engine()
+    engine.dialect.name = "otherdb"
+    return engine
+
+
+@kinds
+@pytest.mark.parametrize("key", [{}, KEYED], ids=["totals", "keys"])
+def test_any_other_database_can_be_a_side(places, other, kind, key):
+    columns = {"document_no": "text", "amount": "integer", "currency": "text"}
+    rows = [("a", 1, "EUR"), ("b", None, "EUR"), ("ä ", 3, None)]
+    places["sqlite"].fill("s", list(columns), rows)
+    places[kind].table("t", columns)
+    places[kind].fill("t", list(columns), rows)
+    statements = []
+    sa.event.listen(other, "before_cursor_execute", lambda c, cursor, text, *rest: statements.append(text))
+
+    def outcome(**rules):
+        sides = [
+            Side(conn_id=name, table=name, where="amount IS NULL OR amount > :low", **key) for name in "st"
+        ]
+        given = Rules(allow_missing_amounts=True, **rules)
+        return reconcile(
+            *sides, given, source_engine=other, target_engine=places[kind].engine, parameters={"low": 0}
+        )
+
+    assert outcome(group_by=["currency"]).passed
+    with pytest.raises(ConfigurationError, match="currency"):
+        outcome()
+    places[kind].execute("UPDATE t SET amount = 4 WHERE amount = 1")
+    comparison = outcome(group_by=["currency"])
+    assert found(comparison) == ({("amount_mismatch", "a")} if key else set())
+    assert not comparison.passed
+    # Totals are computed there; rows are read only if documents are asked for.
+    assert any("sum(" in each for each in statements) == (not key)
+
+
+def test_an_error_in_any_other_database_is_typed_too(places, other):
+    side = Side(conn_id="books", table="nowhere", key="document_no", currency=None)
+    with pytest.raises(SideInvalid, match=r"books: nowhere: no such table"):
+        reconcile(side, side, Rules(), source_engine=other, target_engine=other)
+    check = find_duplicates(Side(conn_id="books", table="s", key="document_no"), Rules(), engine=other)
+    assert check.passed

@@ -95,3 +95,17 @@ def test_ranges_cover_every_interval_and_are_few():
     assert ranges == sorted(ranges)
     assert ranges_of([(1, 5), (3, 9), (10, 12), (20, 21)]) == [(1, 12), (20, 21)]
     assert ranges_of([]) == []
+
+
+@pytest.mark.parametrize(
+    "span", [(-20_000_000, 20_000_000), (5, 9_000_000), (-9_000_000, -5), (0, 600), (-600, 0), (7, 7)]
+)
+def test_ranges_of_a_bucket_hold_all_its_keys_and_no_others(span):
+    draw = random.Random(4)
+    for _ in range(500):
+        key = draw.randint(*span)
+        ranges = list(checksum.keys_of(checksum.bucket(key, mixed=False), *span))
+        assert any(low <= key <= high for low, high in ranges)
+        for low, high in ranges:
+            for each in (low, high):
+                assert checksum.bucket(each, mixed=False) == checksum.bucket(key, mixed=False)

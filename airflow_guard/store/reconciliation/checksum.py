@@ -13,6 +13,10 @@ Division truncates and the remainder has the sign of the dividend, as in SQL and
 from __future__ import annotations
 
 import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 P1 = 2**31 - 1
 P2 = 2**31 - 19
@@ -74,3 +78,13 @@ def mixed_value(value: int | None) -> int:
 def bucket(key: int, *, mixed: bool) -> int:
     """Return the bucket of a key, between -BUCKETS and BUCKETS."""
     return remainder(key if mixed else quotient(key, BLOCK), BUCKETS)
+
+
+def keys_of(bucket: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of integer keys between two keys that fall into a bucket."""
+    first, last = quotient(low, BLOCK), quotient(high, BLOCK)
+    # Division truncates: the blocks of negative buckets are negative, and block 0 lies around zero.
+    for block in range(first + (bucket - first) % BUCKETS, last + 1, BUCKETS):
+        if remainder(block, BUCKETS) == bucket:
+            start, end = block * BLOCK, block * BLOCK
+            yield (start if block > 0 else start - BLOCK + 1), (end if block < 0 else end + BLOCK - 1)

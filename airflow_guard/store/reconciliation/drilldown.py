@@ -8,8 +8,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import sqlalchemy as sa
+
 from airflow_guard.core.reconciliation.breaks import Break, BreakType
 from airflow_guard.core.reconciliation.matching import Matcher, sortable
+from airflow_guard.store.reconciliation.checksum import BLOCK, BUCKETS, keys_of
 from airflow_guard.store.reconciliation.columns import Kind
 from airflow_guard.store.reconciliation.fetching import (
     KeyRows,
@@ -19,11 +22,10 @@ from airflow_guard.store.reconciliation.fetching import (
     ranges_of,
     statement,
 )
+from airflow_guard.store.reconciliation.uniqueness import is_unique
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    import sqlalchemy as sa
 
     from airflow_guard.store.reconciliation.plan import Plan
     from airflow_guard.store.reconciliation.rows import SideRows
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 _ROWS_AT_ONCE = 20_000
 """Rows that are held where both sides share a connection, and cannot be read side by side."""
 _FEWEST = 100
+_MOST_INTERVALS = 5_000
 _NARROW = 8
 """Ranges are used if they are together at most a fraction, one over this, of all keys."""
 
@@ -113,8 +116,10 @@ class DrillDown:
         return some
 
     def _compare(self, buckets: Sequence[int] | None, found: Found) -> None:
-        ranges = [] if buckets is None else self._ranges(buckets)
-        reads = [partial(by_key, rows, statement(rows, buckets, ranges)) for rows in self.rows]
+        reads = [
+            partial(by_key, rows, statement(rows, buckets, self._ranges(session, rows, buckets)))
+            for session, rows in zip(self.sessions, self.rows, strict=True)
+        ]
         if self.sessions[0].shared:
             ours, theirs = (
                 session.run(partial(_listed, read))
@@ -154,18 +159,27 @@ class DrillDown:
             return
         yield from _counted(key, source, target)
 
-    def _ranges(self, buckets: Sequence[int]) -> Ranges:
-        """Return ranges of keys that hold these buckets, if that is much less than all keys."""
-        if not self.plan.integer_key:
+    def _ranges(self, session: SideSession, rows: SideRows, buckets: Sequence[int] | None) -> Ranges:
+        """Return ranges of keys that hold these buckets, if an index can find them and they are a small part."""
+        if buckets is None or not self.plan.integer_key or rows.readable.where is not None:
             return []
-        everything = [bucket for scan in self.scans for bucket in scan.buckets.values()]
-        wanted = [scan.buckets[bucket] for bucket in buckets for scan in self.scans if bucket in scan.buckets]
-        lows_highs = [
-            (each.low, each.high) for each in wanted if each.low is not None and each.high is not None
-        ]
-        ranges = ranges_of(lows_highs)
-        span = max(each.high or 0 for each in everything) - min(each.low or 0 for each in everything)
-        return ranges if sum(high - low for low, high in ranges) * _NARROW <= span else []
+        if not session.run(partial(is_unique, rows.readable, session.dialect)):
+            return []
+        low, high = session.run(partial(_span, rows))
+        # SQLite sorts a key that is a text after all integers.
+        if not (isinstance(low, int) and isinstance(high, int)):
+            return []
+        if (high - low) // BLOCK // BUCKETS * len(buckets) > _MOST_INTERVALS:
+            return []
+        ranges = ranges_of([each for bucket in buckets for each in keys_of(bucket, low, high)])
+        return ranges if sum(end - start for start, end in ranges) * _NARROW <= high - low else []
+
+
+def _span(rows: SideRows, connection: sa.Connection) -> tuple[Any, Any]:
+    """Return the smallest and the largest key, by the index that keeps them unique."""
+    key = rows.readable.keys[0]
+    low, high = connection.execute(rows.readable.select(sa.func.min(key), sa.func.max(key))).one()
+    return low, high
 
 
 def null_keys(scans: tuple[Scanned, Scanned]) -> Iterator[Break]:

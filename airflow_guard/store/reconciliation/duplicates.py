@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +22,13 @@ from airflow_guard.store.reconciliation.plan import plan, readable
 from airflow_guard.store.reconciliation.rows import SideRows
 from airflow_guard.store.reconciliation.scan import Scanned, scan
 from airflow_guard.store.reconciliation.session import LOCK_TIMEOUT_S, SideSession
+from airflow_guard.store.reconciliation.spooling import spooled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from airflow_guard.core.reconciliation.rules import Rules
     from airflow_guard.core.reconciliation.sides import Side
-    from airflow_guard.store.reconciliation.plan import Readable
 
 
 def duplicates_in(rows: SideRows, limit: int, connection: sa.Connection) -> list[Break]:
@@ -65,37 +66,6 @@ def duplicates_in(rows: SideRows, limit: int, connection: sa.Connection) -> list
     return found
 
 
-def is_unique(one: Readable, dialect: str, connection: sa.Connection) -> bool:
-    """Return whether the database itself guarantees that no key occurs twice; ``False`` if that cannot be told."""
-    table = one.rows.element if isinstance(one.rows, sa.Alias) else None
-    if not isinstance(table, sa.TableClause):
-        return False
-    keys = {str(column.key) for column in one.keys}
-    if (
-        dialect == dialects.POSTGRES
-        and connection.execute(_INHERITED, {"name": _quoted(connection, table)}).scalar()
-    ):
-        return False
-    inspector = sa.inspect(connection)
-    try:
-        constraints = [inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"]]
-        constraints += [
-            each["column_names"] for each in inspector.get_unique_constraints(table.name, table.schema)
-        ]
-    except (sa.exc.NoSuchTableError, NotImplementedError):
-        return False  # a view, or a dialect that cannot tell
-    return any(names and keys >= set(names) for names in constraints)
-
-
-# A constraint of a parent table does not hold across the tables that inherit from it.
-_INHERITED = sa.text("SELECT relkind = 'r' AND relhassubclass FROM pg_class WHERE oid = to_regclass(:name)")
-
-
-def _quoted(connection: sa.Connection, table: sa.TableClause) -> str:
-    preparer: Any = connection.dialect.identifier_preparer
-    return str(preparer.format_table(table))
-
-
 def find_duplicates(
     side: Side,
     rules: Rules,
@@ -117,9 +87,11 @@ def find_duplicates(
     """
     if not side.keys:
         raise ConfigurationError("Duplicates are found by key=: name the column that identifies a document.")
-    session = SideSession(side.describe(), engine, lock_timeout_s)
-    try:
-        read_at = session.open()
+    opened = SideSession(side.describe(), engine, lock_timeout_s)
+    with ExitStack() as stack:
+        stack.callback(opened.close)
+        read_at = opened.open()
+        session, side = stack.enter_context(spooled(opened, side, rules, parameters or {}, lock_timeout_s))
         one = readable(session, side, rules, parameters or {})
         agreed = plan(one, one, rules, native=session.dialect == dialects.POSTGRES)
         rows = SideRows(one, agreed, expressions_for(session.dialect, inexact=rules.inexact))
@@ -128,8 +100,6 @@ def find_duplicates(
             *null_keys((scanned, Scanned())),
             *session.run(partial(duplicates_in, rows, rules.max_breaks + 1)),
         ]
-    finally:
-        session.close()
     named = sorted(breaks, key=lambda each: (sortable(each.group), each.key))
     reading = Reading(side.describe(), read_at, scanned.totals)
     return DuplicateCheck(reading, tuple(named[: rules.max_breaks]), capped=len(named) > rules.max_breaks)

@@ -294,6 +294,22 @@ class SqliteExpressions(Expressions):
         return sa.func.length(text)
 
 
+class OtherExpressions(Expressions):
+    """Any other database, for totals."""
+
+    def text(self, column: Expression, own: ColumnType, agreed: ColumnType) -> Expression:
+        return sa.cast(column, sa.String())
+
+    def ordered(self, text: Expression) -> Expression:
+        return text
+
+    def amount(self, column: Expression, own: ColumnType) -> Expression:
+        return column
+
+    def not_an_amount(self, column: Expression) -> Expression | None:
+        return None
+
+
 def _quoted(word: str) -> Expression:
     """Return a checked name as a SQL string."""
     return sa.literal_column("'" + word.replace("'", "''") + "'")
@@ -306,4 +322,4 @@ def expressions_for(dialect: str, *, inexact: bool) -> Expressions:
         dialects.MYSQL: MySqlExpressions,
         dialects.SQLITE: SqliteExpressions,
     }
-    return kinds[dialect](inexact=inexact)
+    return kinds.get(dialect, OtherExpressions)(inexact=inexact)

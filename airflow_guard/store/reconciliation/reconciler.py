@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,12 +13,14 @@ from airflow_guard.core.reconciliation.comparison import Comparison, Reading, ju
 from airflow_guard.core.reconciliation.matching import Matcher
 from airflow_guard.store import dialects
 from airflow_guard.store.reconciliation.drilldown import DrillDown, Found, null_keys
-from airflow_guard.store.reconciliation.duplicates import duplicates_in, is_unique
+from airflow_guard.store.reconciliation.duplicates import duplicates_in
 from airflow_guard.store.reconciliation.expressions import expressions_for
 from airflow_guard.store.reconciliation.plan import plan, readable
 from airflow_guard.store.reconciliation.rows import SideRows
 from airflow_guard.store.reconciliation.scan import Scanned, scan
 from airflow_guard.store.reconciliation.session import LOCK_TIMEOUT_S, SideSession, sessions
+from airflow_guard.store.reconciliation.spooling import spooled
+from airflow_guard.store.reconciliation.uniqueness import is_unique
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,6 +46,9 @@ def reconcile(
 ) -> Comparison:
     """Read both sides at once, compare their control totals, and drill down to documents where they differ.
 
+    PostgreSQL, MySQL, MariaDB and SQLite compute checksums where the rows are. Of another database the totals are
+    computed there; with keys, its rows are copied into a temporary file first.
+
     One scan a side; each side is read in one snapshot where its database can (PostgreSQL, InnoDB, SQLite), and both in
     the same one if they are in one database. Nothing is written.
 
@@ -60,9 +66,16 @@ def reconcile(
     """
     _check(source, target, rules)
     names = source.describe(), target.describe()
-    with sessions((names[0], source_engine), (names[1], target_engine), lock_timeout_s) as opened:
-        both, read_at = opened
-        rows = _planned(both, (source, target), rules, parameters or {})
+    with ExitStack() as stack:
+        opened = stack.enter_context(
+            sessions((names[0], source_engine), (names[1], target_engine), lock_timeout_s)
+        )
+        (first, second), read_at = opened
+        given = parameters or {}
+        here = stack.enter_context(spooled(first, source, rules, given, lock_timeout_s))
+        there = stack.enter_context(spooled(second, target, rules, given, lock_timeout_s))
+        both = (here[0], there[0])
+        rows = _planned(both, (here[1], there[1]), rules, given)
         scans = _results(
             [session.start(partial(scan, each)) for session, each in zip(both, rows, strict=True)]
         )

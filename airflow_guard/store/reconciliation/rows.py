@@ -67,9 +67,9 @@ class SideRows:
         return self.expressions.bucket(key, mixed=not self.plan.integer_key).label("b")
 
     def scanned(self) -> sa.Subquery:
-        """Return the rows with groups, bucket, key (if it is one integer), amounts and checksums ``c0 …``."""
+        """Return the rows with groups, bucket, amounts and checksums ``c0 …``."""
         if self.plan.native:
-            columns = [*self.groups(), self.bucket(), *self._range(), *self.amounts()]
+            columns = [*self.groups(), self.bucket(), *self.amounts()]
             checksums = [] if self.plan.floats else [self._native_checksum().label("c0")]
             return self.readable.select(*columns, *checksums).subquery("r")
         return self._portable()
@@ -83,16 +83,15 @@ class SideRows:
         first = inner.subquery("i")
         kept = [column for column in first.c if str(column.key)[0] in "ga"]
         bucket = self.expressions.bucket(first.c.key, mixed=not self.plan.integer_key).label("b")
-        ranged = [first.c.key.label("k")] if self.plan.integer_key else []
         if self.plan.floats:
-            return sa.select(*kept, bucket, *ranged).subquery("r")
+            return sa.select(*kept, bucket).subquery("r")
         multiplier = self._multiplier(first.c.key)
         factors = [
             self.expressions.mixed_value(first.c[f"p{index}"], self._digits(index))
             for index in range(len(parts))
         ]
         checksums = _labelled("c", [multiplier * factor for factor in factors] or [multiplier])
-        return sa.select(*kept, bucket, *ranged, *checksums).subquery("r")
+        return sa.select(*kept, bucket, *checksums).subquery("r")
 
     def _multiplier(self, key: Expression) -> Expression:
         return self.expressions.multiplier(key, mixed=not self.plan.integer_key)
@@ -119,11 +118,6 @@ class SideRows:
         if not isinstance(self.expressions, PostgresExpressions):
             raise TypeError("Only PostgreSQL has these hashes.")
         return self.expressions
-
-    def _range(self) -> list[Expression]:
-        if not self.plan.integer_key:
-            return []
-        return [self.expressions.integer(self.readable.keys[0]).label("k")]
 
     def _key(self) -> Expression:
         """Return the key as one 64-bit integer, NULL if a part of it is NULL."""

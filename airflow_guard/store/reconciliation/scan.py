@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +12,12 @@ from airflow_guard.core.errors import AmountError, ConfigurationError
 from airflow_guard.core.reconciliation.amounts import EXACT, amount_of
 from airflow_guard.core.reconciliation.rules import MAX_GROUPS
 from airflow_guard.core.reconciliation.totals import ControlTotals, Group
+from airflow_guard.store import dialects
 from airflow_guard.store.reconciliation.checksum import NULL_BUCKET
 from airflow_guard.store.reconciliation.columns import Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from decimal import Decimal
 
     from airflow_guard.store.reconciliation.rows import SideRows
@@ -30,22 +32,10 @@ class Bucket:
 
     :param records: its rows.
     :param digest: of everything that was summed, group by group: equal digests, equal rows.
-    :param low: its smallest key, if the key is one integer.
-    :param high: its largest key.
     """
 
     records: int = 0
     digest: int = 0
-    low: int | None = None
-    high: int | None = None
-
-    def add(self, records: int, digest: int, low: int | None, high: int | None) -> None:
-        """Add what a group says."""
-        self.records += records
-        self.digest += digest
-        if low is not None and high is not None:
-            self.low = low if self.low is None else min(self.low, low)
-            self.high = high if self.high is None else max(self.high, high)
 
 
 @dataclass(slots=True)
@@ -89,8 +79,6 @@ def statement(rows: SideRows) -> sa.Select[Any]:
     found += [
         rows.expressions.total(column).label(f"checksum{index}") for index, column in enumerate(checksums)
     ]
-    if "k" in scanned.c:
-        found += [sa.func.min(scanned.c.k).label("low"), sa.func.max(scanned.c.k).label("high")]
     return sa.select(*found).select_from(scanned).group_by(*by)
 
 
@@ -123,10 +111,31 @@ def scan(rows: SideRows, connection: sa.Connection) -> Scanned:
     # A cursor on the server keeps memory bounded, but PostgreSQL does not use parallel workers for one. Without
     # groups the result is at most one row a bucket.
     options = {"stream_results": True, "max_row_buffer": _PART} if gathering.group_count else {}
-    with connection.execute(statement(rows).execution_options(**options)) as result:
+    with _hashing(connection), connection.execute(statement(rows).execution_options(**options)) as result:
         for row in result:
             gathering.add(row)
     return gathering.scanned()
+
+
+@contextmanager
+def _hashing(connection: sa.Connection) -> Iterator[None]:
+    """Let PostgreSQL put the rows of a scan into buckets by hashing.
+
+    It cannot know that there are few buckets: it expects one a row, and sorts all rows, which takes twice as long.
+    """
+    if connection.dialect.name != dialects.POSTGRES:
+        yield
+        return
+    with connection.begin_nested() as savepoint:
+        connection.execute(_SETTINGS)
+        yield
+        savepoint.rollback()  # and with it, the settings
+
+
+_SETTINGS = sa.text(
+    "SELECT set_config('enable_sort', 'off', true), (SELECT set_config('work_mem', '64MB', true) FROM pg_settings "
+    "WHERE name = 'work_mem' AND CAST(setting AS integer) < 65536)"
+)
 
 
 class _Gathering:
@@ -174,8 +183,9 @@ class _Gathering:
         # The group is part of it: documents that swapped their groups leave each checksum as it is. Equal decimals
         # have equal hashes, whatever their scale.
         digest = hash((group, records, *amounts, *present, *checksums))
-        low, high = row[-2:] if self._rows.plan.integer_key else (None, None)
-        self._scanned.buckets.setdefault(bucket, Bucket()).add(records, digest, low, high)
+        whole = self._scanned.buckets.setdefault(bucket, Bucket())
+        whole.records += records
+        whole.digest += digest
 
     def scanned(self) -> Scanned:
         """Return the whole."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from airflow_guard.core.errors import ConfigurationError, GuardError, SideInvalid, SideUnavailable
+from airflow_guard.core.errors import GuardError, SideInvalid, SideUnavailable
 from airflow_guard.store import dialects
 from airflow_guard.store.reconciliation import sqlite_functions
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+OTHER = "other"
+"""Any database but PostgreSQL, MySQL, MariaDB and SQLite: no snapshot, no checksums."""
 LOCK_TIMEOUT_S = 30
 """How long a scan waits for a table that is locked (a migration, TRUNCATE) before it counts as busy."""
 _RESOURCES = ("08", "53", "57", "58")
@@ -45,8 +47,8 @@ class SideSession:
         self.engine = engine
         try:
             self.dialect = dialects.family(engine.dialect.name)
-        except ValueError as error:
-            raise ConfigurationError(f"{name}: {error}") from None
+        except ValueError:
+            self.dialect = OTHER
         self.shared = False
         self._lock_timeout_s = lock_timeout_s
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="airflow_guard_side")
@@ -138,12 +140,14 @@ class SideSession:
 
     def _open(self, snapshot: str | None) -> datetime:
         options: dict[str, Any] = {}
-        if self.dialect != dialects.SQLITE:
+        if self.dialect not in (dialects.SQLITE, OTHER):
             options["isolation_level"] = "REPEATABLE READ"
         if self.dialect == dialects.POSTGRES:
             options["postgresql_readonly"] = True
         self._opened = self.engine.connect().execution_options(**options)
         getattr(self, f"_begin_{self.dialect}")(self._opened, snapshot)
+        if self.dialect == OTHER:
+            return datetime.now(UTC)
         read_at: datetime = self._opened.execute(sa.select(dialects.utc_now())).scalar_one()
         return read_at.replace(tzinfo=UTC) if read_at.tzinfo is None else read_at.astimezone(UTC)
 
@@ -168,6 +172,9 @@ class SideSession:
             connection.exec_driver_sql("BEGIN")
         # The snapshot is taken by the first read of the file.
         connection.exec_driver_sql("SELECT count(*) FROM sqlite_master").scalar_one()
+
+    def _begin_other(self, connection: sa.Connection, _snapshot: str | None) -> None:
+        connection.execute(sa.select(1)).close()
 
     def _close(self) -> None:
         connection, self._opened = self._opened, None
@@ -204,6 +211,7 @@ def sessions(
     same = source[1] is target[1] or source[1].url == target[1].url
     with ExitStack() as stack:
         first = SideSession(*source, lock_timeout_s)
+        same = same and first.dialect != OTHER
         stack.callback(first.close)
         if same and first.dialect != dialects.POSTGRES:
             read_at = first.open()
