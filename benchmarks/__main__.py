@@ -1,6 +1,7 @@
 """Run the benchmarks and print the table (``make bench``).
 
-``--rows N`` sets the size of the large ledger (default 1,000,000; the published figures use 10,000,000);
+``--rows N`` sets the size of the large ledger (default 1,000,000; the published figures use 10,000,000),
+``--reconcile-rows N`` that of each side of a reconciliation (default 5,000,000);
 ``--write`` puts the table into ``docs/benchmarks.md``; ``--only NAME`` runs a part.
 """
 
@@ -15,25 +16,30 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import airflow_cost, effects, size
+from benchmarks import airflow_cost, effects, reconcile, size
 from benchmarks.replay import replay
 from benchmarks.setting import Measured, Setting, setting
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-PARTS = ("one", "batch", "external", "external16", "replay", "airflow", "memory", "size")
+PARTS = ("one", "batch", "external", "external16", "replay", "airflow", "memory", "size",
+         "reconcile", "reconcile-mariadb", "reconcile-text", "reconcile-changed", "reconcile-memory")  # fmt: skip
 
 
 def measure(
-    where: Setting, parts: list[str], rows: int
+    where: Setting, parts: list[str], rows: int, reconcile_rows: int
 ) -> tuple[list[Measured], list[tuple[str, float, float, str]]]:
     """Return the ratios, and the single figures (name, value, limit, unit)."""
     runs = {
-        "one": lambda: effects.database_one_by_one(where),
-        "batch": lambda: effects.database_batches(where),
-        "external": lambda: effects.external(where, 1, 1.2, 1_000),
-        "external16": lambda: effects.external(where, 16, 1.8, 4_000),
-        "replay": lambda: replay(where),
-        "size": lambda: size.large_ledger(where, rows),
+        "one": lambda: [effects.database_one_by_one(where)],
+        "batch": lambda: [effects.database_batches(where)],
+        "external": lambda: [effects.external(where, 1, 1.2, 1_000)],
+        "external16": lambda: [effects.external(where, 16, 1.8, 4_000)],
+        "replay": lambda: [replay(where)],
+        "size": lambda: [size.large_ledger(where, rows)],
+        "reconcile": lambda: reconcile.postgres(where, reconcile_rows),
+        "reconcile-mariadb": lambda: reconcile.mariadb(where, reconcile_rows),
+        "reconcile-text": lambda: reconcile.text(where, reconcile_rows),
+        "reconcile-changed": lambda: reconcile.changed(where, reconcile_rows),
     }
     ratios, figures = [], []
     for part in parts:
@@ -44,8 +50,11 @@ def measure(
             figures.append(("import airflow_guard over airflow.sdk", ours - sdk, 20.0, "ms"))
         elif part == "memory":
             figures.append(("1,000,000 documents from a generator, peak", size.memory(), 200.0, "MB"))
+        elif part == "reconcile-memory":
+            peak = reconcile.memory(where, reconcile_rows)
+            figures.append((f"reconcile {reconcile_rows:,} rows, half differ, peak", peak, 150.0, "MB"))
         else:
-            ratios.append(runs[part]())
+            ratios += runs[part]()
         print(f"{part}: done", file=sys.stderr)
     return ratios, figures
 
@@ -81,11 +90,14 @@ def main() -> None:
     """Run the chosen parts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--reconcile-rows", type=int, default=5_000_000)
     parser.add_argument("--only", choices=PARTS, action="append")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     with setting() as where:
-        ratios, figures = measure(where, arguments.only or list(PARTS), arguments.rows)
+        ratios, figures = measure(
+            where, arguments.only or list(PARTS), arguments.rows, arguments.reconcile_rows
+        )
     rows = table(ratios, figures)
     shown = Table(*HEAD)
     for row in rows:

@@ -21,7 +21,7 @@ from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo import provocations, report, summary
+from airflow_guard.demo import provocations, report, summary, tampering
 from airflow_guard.demo.offspring import end_marked
 from airflow_guard.demo.progress import Screen
 from airflow_guard.demo.scene import DAG, Scene, airflow_home
@@ -83,13 +83,14 @@ def _act(console: Console, scene: Scene, *, leave_running: bool) -> bool:
     done = provocations.post_january(scene)
     done += provocations.provoke(scene)
     done += provocations.run_again(scene)
+    found = tampering.reconcile_month(scene)
     with scene.screen.step("The books and the receivers are counted"):
         statements = [statement for day in scene.statements.values() for statement in day]
         printed = scene.statements[max(scene.statements)]
         proof = summary.prove(scene.bank, statements, scene.notifications, scene.letters, printed)
-        summary.write_summary(scene.folder / "summary.json", summary.summary_of(scene.bank, proof))
+        summary.write_summary(scene.folder / "summary.json", summary.summary_of(scene.bank, proof, found))
     ledger = scene.ledger_url if leave_running else None
-    right = report.show(console, scene.bank, done, proof, scene.notifications, ledger)
+    right = report.show(console, scene.bank, done, proof, scene.notifications, ledger=ledger, found=found)
     failed = [run.run_id for run in scene.airflow.client.runs(DAG) if run.state != "success"]
     if failed:
         console.print(f"[red]These runs of {DAG} did not succeed: {', '.join(failed)}[/red]")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from airflow_guard.demo.provocations import Provocation
     from airflow_guard.demo.summary import Proof
+    from airflow_guard.demo.tampering import Found
 
 __all__ = ["show"]
 
@@ -35,17 +37,21 @@ def show(
     provocations: Sequence[Provocation],
     proof: Proof,
     journal: Path,
+    *,
     ledger: str | None = None,
+    found: Found | None = None,
 ) -> bool:
     """Print everything; return whether all is as it must be.
 
     :param journal: of the receiver of notifications.
     :param ledger: URL of the ledger for the command that settles a doubt, if it can be reached afterwards.
+    :param found: what the reconciliation found, if the postings were tampered with.
     """
     as_expected = _show_provocations(console, bank, provocations)
     _show_doubts(console, bank, ledger)
     _show_accounts(console, proof)
     _show_questions(console, proof, journal)
+    as_expected = _show_breaks(console, found) and as_expected
     if proof.right and as_expected:
         console.print("\n[bold green]Nothing was doubled and nothing was lost.[/bold green]")
         return True
@@ -158,6 +164,23 @@ def _show_questions(console: Console, proof: Proof, journal: Path) -> None:
     console.print(
         f"""grep -o '"statement_no": "[^"]*"' {journal} | sort | uniq -d""", soft_wrap=True, highlight=False
     )
+
+
+def _show_breaks(console: Console, found: Found | None) -> bool:
+    if found is None:
+        return True
+    table = _table("Done to the postings with a database client, and found by the reconciliation")
+    table.add_column("Break")
+    table.add_column("Statement and line", overflow="fold")
+    table.add_column("Found", justify="right", no_wrap=True)
+    for each in sorted(found.injected | found.found, key=lambda one: (one.break_type, one.document)):
+        hit = each in found.injected and each in found.found
+        table.add_row(each.break_type, " ".join(json.loads(each.document)), _mark(right=hit))
+    console.print()
+    console.print(table)
+    if found.open_after:
+        console.print(f"[red]{found.open_after} breaks stayed open although the postings were right[/red]")
+    return found.right
 
 
 def _table(title: str) -> Table:

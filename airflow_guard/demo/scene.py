@@ -20,6 +20,7 @@ from airflow_guard.demo.postgres import EmbeddedPostgres
 from airflow_guard.demo.receiver import Receiver
 from airflow_guard.demo.stack import AirflowStack
 from airflow_guard.demo.statements import read_statements, write_month
+from airflow_guard.demo.tampering import RECONCILIATION_DAG, deliver_lines
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 
@@ -36,7 +37,7 @@ LETTERS_DAG = "balance_letters"
 MONTH = tuple(date(2026, 1, day) for day in range(1, 32))
 _EXAMPLE = Path(__file__).parents[2] / "dags_examples" / f"{DAG}.py"
 _AIRFLOW_SETTINGS = {
-    # The two DAG files do not change, and parsing them again and again takes a core's attention.
+    # The DAG files do not change, and parsing them again and again takes a core's attention.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "60",
     # How long the others wait for a process that was killed; a minute by default.
@@ -91,6 +92,11 @@ class Scene:
         """Where the logs are."""
         return airflow_home(self.folder) / "logs"
 
+    @property
+    def _lines(self) -> Path:
+        """The bank's lines as they were delivered, in a database file."""
+        return self.folder / "bank_lines.db"
+
     def _set(self) -> None:
         step = self.screen.step
         with step("The bank delivers the statements of January 2026 (MT940)") as shown:
@@ -98,6 +104,7 @@ class Scene:
             self.month = write_month(folder)
             self.statements = {day: list(read_statements(folder, day)) for day in self.month.business_dates}
             self._check_reading()
+            deliver_lines(self._lines, [each for day in self.statements.values() for each in day])
             files, accounts = len(self.month.files), len(self.month.closing)
             shown.note(
                 f"{files} files, {self.month.statements} statements of {accounts} accounts, "
@@ -160,6 +167,7 @@ class Scene:
             server.url("airflow"),
             connections={
                 "core_banking": json.dumps(bank),
+                "bank_lines": json.dumps({"conn_type": "sqlite", "host": str(self._lines)}),
                 "mailer": _http(self.mailer),
                 "print_shop": _http(self.print_shop),
             },
@@ -168,7 +176,7 @@ class Scene:
             user="demo",
         )
         self._cleanup.enter_context(self.airflow)
-        self.airflow.wait_for_dag(DAG, LETTERS_DAG)
+        self.airflow.wait_for_dag(DAG, LETTERS_DAG, RECONCILIATION_DAG)
 
     def _dags(self) -> Path:
         folder = self.folder / "dags"
@@ -178,7 +186,8 @@ class Scene:
                 f"{_EXAMPLE} is not there: the demo runs from a checkout of the project, with `make demo`."
             )
         shutil.copy(_EXAMPLE, folder)
-        shutil.copy(Path(__file__).with_name("letters_dag.py"), folder / f"{LETTERS_DAG}.py")
+        for name, dag_id in (("letters_dag.py", LETTERS_DAG), ("reconciliation_dag.py", RECONCILIATION_DAG)):
+            shutil.copy(Path(__file__).with_name(name), folder / f"{dag_id}.py")
         return folder
 
 

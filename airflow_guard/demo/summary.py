@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from airflow_guard.demo.provocations import Provocation
     from airflow_guard.demo.statements import Statement
+    from airflow_guard.demo.tampering import Found
 
 __all__ = [
     "ACCOUNTS_SQL",
@@ -228,9 +229,13 @@ def unfinished(bank: Engine) -> list[Any]:
         return list(connection.execute(found))
 
 
-def summary_of(bank: Engine, proof: Proof) -> dict[str, int]:
-    """Return the figures of ``summary.json``."""
+def summary_of(bank: Engine, proof: Proof, found: Found | None = None) -> dict[str, int]:
+    """Return the figures of ``summary.json``.
+
+    :param found: what the reconciliation found, if the postings were tampered with.
+    """
     counts = counts_of(bank)
+    breaks = {"breaks_injected": len(found.injected), "breaks_found": found.hits} if found else {}
     return {
         "statements": proof.books.statements,
         "transactions": proof.books.expected,
@@ -241,6 +246,7 @@ def summary_of(bank: Engine, proof: Proof) -> dict[str, int]:
         "blocked": counts.blocked,
         "replayed": counts.replayed,
         "in_doubt": len(unfinished(bank)),
+        **breaks,
     }
 
 

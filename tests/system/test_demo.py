@@ -66,6 +66,8 @@ def test_a_disturbed_month_is_posted_and_notified_exactly_once(tmp_path: Path) -
         "duplicates": 0,
         "lost": 0,
         "in_doubt": 1,
+        "breaks_injected": 5,
+        "breaks_found": 5,
     }
     assert "Nothing was doubled and nothing was lost." in done.stdout
     assert marked(str(airflow_home(folder))) == []

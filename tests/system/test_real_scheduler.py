@@ -26,6 +26,10 @@ HEARTBEAT_TIMEOUT_S = 15
 def deliveries(real_airflow: RealAirflow) -> RealAirflow:
     with real_airflow.bank.begin() as connection:
         connection.execute(sa.text("CREATE TABLE IF NOT EXISTS delivery_posting (no varchar(50) NOT NULL)"))
+        for side in ("source", "target"):
+            connection.execute(
+                sa.text(f"CREATE TABLE IF NOT EXISTS day_{side} (no text, amount numeric(12, 2), day date)")
+            )
     real_airflow.airflow.wait_for_dag(DAG, "patience", "reconcile", "announce")
     return real_airflow
 
@@ -204,14 +208,48 @@ def test_a_deferred_task_resumes_when_the_triggerer_sees_the_other_attempt_end(
 def test_asset_runs_take_the_date_of_the_event_and_a_second_one_is_told(deliveries: RealAirflow) -> None:
     """Two automatic runs with one key are not obviously the same work: the second fails and says so."""
     client, name = deliveries.airflow.client, "announcement of 2026-03-20"
+    for side in ("source", "target"):
+        add(deliveries, side, "A", "2026-03-20")
     for wanted in ("success", "failed"):
         known = {run.run_id for run in client.runs("announce")}
-        succeeded(deliveries, client.trigger("reconcile", conf={"day": "2026-03-20"}), "reconcile")
+        succeeded(deliveries, client.trigger("reconcile", conf={"business_date": "2026-03-20"}), "reconcile")
         client.wait(lambda: len(client.runs("announce")) > len(known), "the asset's run", timeout_s=60)  # noqa: B023
         (run_id,) = {run.run_id for run in client.runs("announce")} - known
         assert client.wait_for_run("announce", run_id, timeout_s=120).state == wanted
         assert calls(deliveries, name) == {name: 1}
     assert "another automatic run" in client.task_log("announce", run_id, "say", 1)
+
+
+def add(world: RealAirflow, side: str, number: str, day: str) -> None:
+    """Commit a row on one side of what the DAG ``reconcile`` compares."""
+    with world.bank.begin() as connection:
+        connection.execute(
+            sa.text(f"INSERT INTO day_{side} VALUES (:no, 10, :day)"), {"no": number, "day": day}
+        )
+
+
+def test_a_reconciliation_goes_on_where_it_was_each_time_that_it_is_rescheduled(
+    deliveries: RealAirflow,
+) -> None:
+    client, check = deliveries.airflow.client, Tables().reconciliation
+    for side, number in (("source", "A"), ("source", "B"), ("target", "A")):
+        add(deliveries, side, number, "2026-03-23")
+    run_id = client.trigger("reconcile", conf={"business_date": "2026-03-23"})
+    mine = sa.select(check).where(check.c.run_id == run_id, check.c.business_date == date(2026, 3, 23))
+
+    def rows() -> list[sa.Row]:
+        with deliveries.bank.connect() as connection:
+            return list(connection.execute(mine).all())
+
+    client.wait(lambda: any(row.poke_count >= 2 for row in rows()), "the second look", timeout_s=120)
+    (row,) = rows()
+    assert (row.same_pokes, row.outcome, row.try_number) == (row.poke_count, None, 1)
+    add(deliveries, "target", "B", "2026-03-23")
+    run = client.wait_for_run("reconcile", run_id, timeout_s=180)
+    assert run.state == "success", client.task_log("reconcile", run_id, "check", 1)
+    (row,) = rows()
+    assert (row.outcome, row.source_count, row.target_count, row.try_number) == ("passed", 2, 2, 1)
+    assert client.xcom("reconcile", run_id, "check")["pokes"] == row.poke_count >= 3
 
 
 def wait_for_block(world: RealAirflow, day: date) -> None:

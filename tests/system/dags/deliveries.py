@@ -9,7 +9,7 @@ from airflow.sdk import Asset, Connection, dag, task
 from airflow.timetables.interval import CronDataIntervalTimetable
 from sqlalchemy import text
 
-from airflow_guard import External, IdempotentOperator, from_asset_extra
+from airflow_guard import External, IdempotentOperator, ReconciliationSensor, Side, from_asset_extra
 from airflow_guard.demo.receiver import ReceiverClient
 
 RECONCILED = Asset("day_reconciled")
@@ -90,11 +90,21 @@ def patience():
 
 @dag(schedule=None, start_date=pendulum.datetime(2026, 3, 1))
 def reconcile():
-    @task(outlets=[RECONCILED])
-    def check(outlet_events, dag_run):
-        outlet_events[RECONCILED].extra = {"business_date": dag_run.conf["day"]}
-
-    check()
+    sides = {
+        name: Side("core_banking", table=f"day_{name}", key="no", where="day = :business_date")
+        for name in ("source", "target")
+    }
+    ReconciliationSensor(
+        task_id="check",
+        mode="reschedule",
+        # Not less: Airflow itself fails a task that is queued again before its executor has told of the last time.
+        poke_interval=timedelta(seconds=5),
+        settle_pokes=1000,
+        timeout=timedelta(minutes=3),
+        ledger_conn_id="core_banking",
+        outlets=[RECONCILED],
+        **sides,
+    )
 
 
 @dag(schedule=[RECONCILED], start_date=pendulum.datetime(2026, 3, 1), default_args=QUICK)

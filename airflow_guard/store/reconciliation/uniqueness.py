@@ -1,0 +1,43 @@
+"""Whether a database itself forbids that a key occurs twice."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from airflow_guard.store import dialects
+
+if TYPE_CHECKING:
+    from airflow_guard.store.reconciliation.plan import Readable
+
+
+def is_unique(one: Readable, dialect: str, connection: sa.Connection) -> bool:
+    """Return whether the database itself guarantees that no key occurs twice; ``False`` if that cannot be told."""
+    table = one.rows.element if isinstance(one.rows, sa.Alias) else None
+    if not isinstance(table, sa.TableClause):
+        return False
+    keys = {str(column.key) for column in one.keys}
+    if (
+        dialect == dialects.POSTGRES
+        and connection.execute(_INHERITED, {"name": _quoted(connection, table)}).scalar()
+    ):
+        return False
+    inspector = sa.inspect(connection)
+    try:
+        constraints = [inspector.get_pk_constraint(table.name, table.schema)["constrained_columns"]]
+        constraints += [
+            each["column_names"] for each in inspector.get_unique_constraints(table.name, table.schema)
+        ]
+    except (sa.exc.NoSuchTableError, NotImplementedError):
+        return False  # a view, or a dialect that cannot tell
+    return any(names and keys >= set(names) for names in constraints)
+
+
+# A constraint of a parent table does not hold across the tables that inherit from it.
+_INHERITED = sa.text("SELECT relkind = 'r' AND relhassubclass FROM pg_class WHERE oid = to_regclass(:name)")
+
+
+def _quoted(connection: sa.Connection, table: sa.TableClause) -> str:
+    preparer: Any = connection.dialect.identifier_preparer
+    return str(preparer.format_table(table))
