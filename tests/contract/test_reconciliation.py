@@ -320,7 +320,7 @@ VALUES = {
 }
 
 
-@pairs
+@some_pairs
 @pytest.mark.parametrize("family", VALUES)
 def test_compared_columns_of_every_type(places, pair, family, monkeypatch):
     """Equal ones have equal checksums, so that nothing is read a second time; others are named."""
