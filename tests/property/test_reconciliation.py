@@ -170,7 +170,7 @@ def test_exactly_the_injected_breaks_are_reported(places, pair, family):
     key = list(KEYS[family][0])
     rules = Rules(group_by=["currency"], compare=["memo"], allow_missing_amounts=True, allow_empty=True)
 
-    @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
     @given(case=cases(family))
     def check(case):
         for kind, name, rows in zip(pair, names, (case.source, case.target), strict=True):

@@ -38,12 +38,14 @@ class ColumnType:
     :param precision: decimal digits, ``None`` if they are not known or not limited.
     :param scale: digits after the point; ``None`` likewise.
     :param boolean: whether it is PostgreSQL's boolean, which is compared as 0 and 1.
+    :param nullable: whether it may hold NULL. ``False`` only where the database is known to forbid it.
     """
 
     kind: Kind
     precision: int | None = None
     scale: int | None = None
     boolean: bool = False
+    nullable: bool = True
 
 
 DYNAMIC = ColumnType(Kind.DYNAMIC)

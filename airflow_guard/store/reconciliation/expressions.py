@@ -103,10 +103,14 @@ class Expressions:
     def _length(self, text: Expression) -> Expression:
         return sa.func.char_length(text)
 
-    def bucket(self, key: Expression, *, mixed: bool) -> Expression:
-        """Return the bucket of a key."""
+    def bucket(self, key: Expression, *, mixed: bool, nullable: bool = True) -> Expression:
+        """Return the bucket of a key.
+
+        :param nullable: whether it may be NULL.
+        """
         block = key if mixed else self._divided(key, checksum.BLOCK)
-        return sa.func.coalesce(block % number(checksum.BUCKETS), number(checksum.NULL_BUCKET))
+        bucket: Expression = block % number(checksum.BUCKETS)
+        return sa.func.coalesce(bucket, number(checksum.NULL_BUCKET)) if nullable else bucket
 
     def multiplier(self, key: Expression, *, mixed: bool) -> Expression:
         """Return the multiplier of a key."""
@@ -121,16 +125,18 @@ class Expressions:
         """Return the bits in which two 64-bit integers differ, as a signed integer."""
         return one.bitwise_xor(other)
 
-    def mixed_value(self, value: Expression, digits: int | None) -> Expression:
+    def mixed_value(self, value: Expression, digits: int | None, *, nullable: bool = True) -> Expression:
         """Return a value for multiplication.
 
         :param digits: how many it has at most, if that is known: a short one needs no remainder.
+        :param nullable: whether it may be NULL.
         """
-        if digits is not None and digits <= _SHORT:
-            null = number(checksum.mixed_value(None) - checksum.OFFSET)
-            return sa.func.coalesce(value, null, type_=sa.BigInteger()) + number(checksum.OFFSET)
-        known = sa.func.coalesce(value, number(checksum.NULL_VALUE), type_=sa.BigInteger())
-        return known % number(checksum.P2) + number(checksum.OFFSET)
+        short = digits is not None and digits <= _SHORT
+        if nullable:
+            null = checksum.mixed_value(None) - checksum.OFFSET if short else checksum.NULL_VALUE
+            value = sa.func.coalesce(value, number(null), type_=sa.BigInteger())
+        rest = value if short else value % number(checksum.P2)
+        return rest + number(checksum.OFFSET)
 
     def _divided(self, value: Expression, divisor: int) -> Expression:
         return value.op(self.division, precedence=8, return_type=sa.BigInteger())(number(divisor))

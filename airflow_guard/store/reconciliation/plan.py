@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
@@ -17,6 +18,7 @@ from airflow_guard.store.reconciliation.columns import (
     agree_amount,
     described,
 )
+from airflow_guard.store.reconciliation.uniqueness import never_null
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -117,6 +119,8 @@ def readable(session: SideSession, side: Side, rules: Rules, parameters: Mapping
             currency = None
     columns = list(dict.fromkeys([*wanted, *([] if currency is None else [currency])]))
     types = session.run(lambda connection: _types(connection, session.dialect, _from(side, columns, texts)))
+    for name in session.run(partial(never_null, _from(side, columns, texts), session.dialect)) & types.keys():
+        types[name] = replace(types[name], nullable=False)
     rows = _from(side, columns, texts, types)
     return Readable(
         rows,

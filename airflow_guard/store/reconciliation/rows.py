@@ -64,7 +64,11 @@ class SideRows:
     def bucket(self) -> Expression:
         """Return ``b``: the bucket."""
         key = self._key_hash() if self.plan.native else self._key()
-        return self.expressions.bucket(key, mixed=not self.plan.integer_key).label("b")
+        return self._bucket(key).label("b")
+
+    def _bucket(self, key: Expression) -> Expression:
+        nullable = any(self.readable.own(column).nullable for column in self.readable.keys)
+        return self.expressions.bucket(key, mixed=not self.plan.integer_key, nullable=nullable)
 
     def scanned(self) -> sa.Subquery:
         """Return the rows with groups, bucket, amounts and checksums ``c0 …``."""
@@ -82,12 +86,14 @@ class SideRows:
             inner = inner.offset(sa.literal_column("0"))
         first = inner.subquery("i")
         kept = [column for column in first.c if str(column.key)[0] in "ga"]
-        bucket = self.expressions.bucket(first.c.key, mixed=not self.plan.integer_key).label("b")
+        bucket = self._bucket(first.c.key).label("b")
         if self.plan.floats:
             return sa.select(*kept, bucket).subquery("r")
         multiplier = self._multiplier(first.c.key)
         factors = [
-            self.expressions.mixed_value(first.c[f"p{index}"], self._digits(index))
+            self.expressions.mixed_value(
+                first.c[f"p{index}"], self._digits(index), nullable=self._may_be_null(index)
+            )
             for index in range(len(parts))
         ]
         checksums = _labelled("c", [multiplier * factor for factor in factors] or [multiplier])
@@ -107,6 +113,10 @@ class SideRows:
         texts = self._compared()
         if texts:
             yield self.expressions.slice_of(self.expressions.joined(texts, nulls=True))
+
+    def _may_be_null(self, index: int) -> bool:
+        amounts = self.readable.amounts
+        return index >= len(amounts) or self.readable.own(amounts[index]).nullable
 
     def _digits(self, index: int) -> int | None:
         amounts = self.plan.amounts
