@@ -43,7 +43,7 @@ test: .venv/.test
 test-lowest: .venv-lowest/.test
 	.venv-lowest/bin/python -m pytest $(IN_PARALLEL) tests/unit tests/contract tests/integration $(PYTEST_ARGS)
 
-bench: .venv/.test
+bench: .venv/.bench
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)
 
 lint: .venv/.test
@@ -70,6 +70,9 @@ format: .venv/.test
 
 .venv/.test: .venv/.made pyproject.toml $(HIGHEST)
 	$(call install,.venv,$(HIGHEST),test)
+
+.venv/.bench: .venv/.test
+	$(call install,.venv,$(HIGHEST),bench)
 
 .venv-lowest/.test: .venv-lowest/.made pyproject.toml $(LOWEST)
 	$(call install,.venv-lowest,$(LOWEST),test)
@@ -106,7 +109,7 @@ constraints: .venv/.made
 	$(call resolve,3.1)
 
 RESOLVE = .venv/bin/uv pip compile --quiet --upgrade --no-header --no-annotate --no-emit-package airflow-guard \
-	--extra test --extra docs pyproject.toml constraints/build.in
+	--extra test --extra docs --extra bench pyproject.toml constraints/build.in
 
 define resolve
 	$(RESOLVE) constraints/airflow-$(1).in --python-version 3.11 -o .venv/resolved-3.11.txt
