@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from airflow_guard.core.dates import same_day as same_day
     from airflow_guard.core.effects import Database as Database
     from airflow_guard.core.effects import External as External
+    from airflow_guard.core.errors import AmountError as AmountError
     from airflow_guard.core.errors import BlockedError as BlockedError
+    from airflow_guard.core.errors import BothEmpty as BothEmpty
+    from airflow_guard.core.errors import BreaksFound as BreaksFound
     from airflow_guard.core.errors import BusinessDateError as BusinessDateError
     from airflow_guard.core.errors import CalendarError as CalendarError
     from airflow_guard.core.errors import ConfigurationError as ConfigurationError
@@ -40,24 +43,32 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import LedgerNotConfigured as LedgerNotConfigured
     from airflow_guard.core.errors import LedgerNotMigrated as LedgerNotMigrated
     from airflow_guard.core.errors import LedgerUnavailable as LedgerUnavailable
+    from airflow_guard.core.errors import NeverCompared as NeverCompared
     from airflow_guard.core.errors import NotAvailableYet as NotAvailableYet
     from airflow_guard.core.errors import NotExecuted as NotExecuted
     from airflow_guard.core.errors import NotGuardedThen as NotGuardedThen
     from airflow_guard.core.errors import OtherDeployment as OtherDeployment
     from airflow_guard.core.errors import OtherRun as OtherRun
     from airflow_guard.core.errors import OwnershipLost as OwnershipLost
+    from airflow_guard.core.errors import ReconciliationError as ReconciliationError
     from airflow_guard.core.errors import Rejected as Rejected
     from airflow_guard.core.errors import ResolutionError as ResolutionError
     from airflow_guard.core.errors import ResultError as ResultError
+    from airflow_guard.core.errors import SideInvalid as SideInvalid
+    from airflow_guard.core.errors import SideUnavailable as SideUnavailable
     from airflow_guard.core.errors import StaleResolution as StaleResolution
     from airflow_guard.core.errors import Stopped as Stopped
     from airflow_guard.core.errors import TooManyRejected as TooManyRejected
     from airflow_guard.core.errors import TransactionError as TransactionError
     from airflow_guard.core.errors import UnknownCommit as UnknownCommit
+    from airflow_guard.core.reconciliation.sides import Side as Side
+    from airflow_guard.operators.duplicate_check import DuplicateCheckOperator as DuplicateCheckOperator
     from airflow_guard.operators.failures import GuardFailure as GuardFailure
     from airflow_guard.operators.failures import GuardRetry as GuardRetry
+    from airflow_guard.operators.failures import GuardTimeout as GuardTimeout
     from airflow_guard.operators.idempotent import IdempotentOperator as IdempotentOperator
     from airflow_guard.operators.run_context import business_date_of as business_date_of
+    from airflow_guard.sensors.reconciliation import ReconciliationSensor as ReconciliationSensor
 
 _NAMES = {
     "airflow_guard.core.dates": (
@@ -65,17 +76,22 @@ _NAMES = {
     ),
     "airflow_guard.core.effects": ("Database", "External"),
     "airflow_guard.core.errors": (
-        "BlockedError", "BusinessDateError", "CalendarError", "ConfigurationError", "ContentChanged",
-        "DateChangedError", "DocumentError", "DocumentsFailed", "DuplicateDocumentError", "DuplicateRefused",
-        "FollowUpFailed", "GuardError", "InDoubt", "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift",
-        "LedgerBusy", "LedgerError", "LedgerNotConfigured", "LedgerNotMigrated", "LedgerUnavailable",
-        "NotAvailableYet", "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
-        "Rejected", "ResolutionError", "ResultError", "StaleResolution", "Stopped", "TooManyRejected",
-        "TransactionError", "UnknownCommit",
+        "AmountError", "BlockedError", "BothEmpty", "BreaksFound", "BusinessDateError", "CalendarError",
+        "ConfigurationError", "ContentChanged", "DateChangedError", "DocumentError", "DocumentsFailed",
+        "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "GuardError", "InDoubt",
+        "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift", "LedgerBusy", "LedgerError",
+        "LedgerNotConfigured", "LedgerNotMigrated", "LedgerUnavailable", "NeverCompared", "NotAvailableYet",
+        "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
+        "ReconciliationError", "Rejected", "ResolutionError", "ResultError", "SideInvalid",
+        "SideUnavailable", "StaleResolution", "Stopped", "TooManyRejected", "TransactionError",
+        "UnknownCommit",
     ),
-    "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry"),
+    "airflow_guard.core.reconciliation.sides": ("Side",),
+    "airflow_guard.operators.duplicate_check": ("DuplicateCheckOperator",),
+    "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry", "GuardTimeout"),
     "airflow_guard.operators.idempotent": ("IdempotentOperator",),
     "airflow_guard.operators.run_context": ("business_date_of",),
+    "airflow_guard.sensors.reconciliation": ("ReconciliationSensor",),
 }  # fmt: skip
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 

@@ -8,6 +8,7 @@ exceptions                 ``airflow.exceptions``                  ``airflow.sdk
 configuration              ``airflow.configuration``               ``airflow.sdk.configuration``
 partition of a run         absent from the context                 ``partition_key``, ``partition_date``
 supervisor and threads     one thread at a time, or it breaks      a lock (3.3: in triggers too)
+results of SQL checks      by version of ``common.sql``            by version of ``common.sql``
 =========================  ======================================  ================================
 """
 
@@ -19,6 +20,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import XComArg
@@ -40,7 +42,10 @@ if TYPE_CHECKING:
         AirflowException,
         AirflowFailException,
         AirflowNotFoundException,
+        AirflowRescheduleException,
+        AirflowSensorTimeout,
         AirflowSkipException,
+        TaskDeferralTimeout,
     )
 else:
     try:
@@ -48,14 +53,20 @@ else:
             AirflowException,
             AirflowFailException,
             AirflowNotFoundException,
+            AirflowRescheduleException,
+            AirflowSensorTimeout,
             AirflowSkipException,
+            TaskDeferralTimeout,
         )
     except ImportError:  # 3.1
         from airflow.exceptions import (
             AirflowException,
             AirflowFailException,
             AirflowNotFoundException,
+            AirflowRescheduleException,
+            AirflowSensorTimeout,
             AirflowSkipException,
+            TaskDeferralTimeout,
         )
     try:
         from airflow.sdk.configuration import conf
@@ -67,12 +78,15 @@ __all__ = [
     "AirflowException",
     "AirflowFailException",
     "AirflowNotFoundException",
+    "AirflowRescheduleException",
+    "AirflowSensorTimeout",
     "AirflowSkipException",
     "DecoratedMappedOperator",
     "DecoratedOperator",
     "MappedOperator",
     "OperatorPartial",
     "TaskDecorator",
+    "TaskDeferralTimeout",
     "XComArg",
     "call_as_airflow",
     "conf",
@@ -83,6 +97,7 @@ __all__ = [
     "outlet_events_of",
     "quiet_copy",
     "runs_in_this_process",
+    "sql_check_result",
     "task_decorator_class",
     "triggers_may_ask_on_threads",
 ]
@@ -181,6 +196,19 @@ def triggers_may_ask_on_threads() -> bool:
 
     major, minor, *_ = (int(part) for part in re.findall(r"\d+", __version__))
     return (major, minor) >= (1, 3)
+
+
+def sql_check_result(**values: Any) -> Any:
+    """Return one entry of ``check_results``, where Airflow's SQL checks leave their results for listeners.
+
+    Older versions of the provider ``common.sql`` have no class for it; then it is a plain object with the same
+    attributes.
+    """
+    try:
+        from airflow.providers.common.sql.operators.sql import SQLCheckResult
+    except ImportError:
+        return SimpleNamespace(**values)
+    return SQLCheckResult(**values)
 
 
 def hostname() -> str:

@@ -19,6 +19,18 @@ def get_provider_info() -> dict[str, Any]:
         "task-decorators": [
             {"name": "idempotent", "class-name": "airflow_guard.decorators.idempotent.idempotent_task"},
         ],
+        "operators": [
+            {
+                "integration-name": "Airflow Guard",
+                "python-modules": [
+                    "airflow_guard.operators.idempotent",
+                    "airflow_guard.operators.duplicate_check",
+                ],
+            },
+        ],
+        "sensors": [
+            {"integration-name": "Airflow Guard", "python-modules": ["airflow_guard.sensors.reconciliation"]},
+        ],
         "triggers": [
             {"integration-name": "Airflow Guard", "python-modules": ["airflow_guard.triggers.ledger"]},
         ],
@@ -26,7 +38,7 @@ def get_provider_info() -> dict[str, Any]:
         "cli": ["airflow_guard.cli.airflow_commands.get_cli_commands"],
         "config": {
             "airflow_guard": {
-                "description": "The execution ledger of IdempotentOperator and @task.idempotent.",
+                "description": "The ledger of IdempotentOperator, @task.idempotent and ReconciliationSensor.",
                 "options": _options(),
             },
         },

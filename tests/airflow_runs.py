@@ -7,6 +7,7 @@ import contextlib
 import functools
 import itertools
 import signal
+import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -63,13 +64,27 @@ class AirflowRun:
                 if not new:
                     return self
                 for ti in new:
-                    ti.try_number += 1
+                    # As the scheduler does: a task that was rescheduled goes on with the same try.
+                    ti.try_number += ti.state != "up_for_reschedule"
                     ti.state = "scheduled"
                     tried.add((ti.task_id, ti.map_index, ti.try_number))
                 session.commit()
                 for ti in new:
                     self.ended.append(_run(ti, self.dag))
                 session.expire_all()
+
+    def go_on(self, *, at_most_s: float = 20) -> AirflowRun:
+        """Run until no task waits to be rescheduled any more.
+
+        :param at_most_s: then fail.
+        """
+        deadline = time.monotonic() + at_most_s
+        self.go()
+        while "up_for_reschedule" in self.states().values():
+            assert time.monotonic() < deadline, f"rescheduled forever: {self.states()}"
+            time.sleep(0.02)
+            self.go()
+        return self
 
     def clear(self, *task_ids: str) -> AirflowRun:
         """Clear tasks, or the whole run, as a person does in the UI. :meth:`go` runs them again."""

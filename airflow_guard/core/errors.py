@@ -33,6 +33,13 @@
     ├── DocumentsFailed               some documents of a task failed
     ├── TooManyRejected               more rejected documents than max_rejected
     ├── Stopped                       the task was asked to stop                 (a retry helps)
+    ├── ReconciliationError           two sides could not be compared
+    │   ├── SideUnavailable           a side's database is down or busy          (a retry helps)
+    │   ├── SideInvalid               a side's database refused a statement
+    │   ├── AmountError               an amount that is not an exact number
+    │   └── NeverCompared             not both sides could be read within the timeout
+    ├── BreaksFound                   two sides differ, or a key occurs twice
+    │   └── BothEmpty                 neither side has a row
     ├── ResolutionError               a resolution, adoption or rename is refused
     │   └── StaleResolution           it judged an attempt that is no longer the last
     └── Signal                        raised by a callable, to say what happened
@@ -192,6 +199,36 @@ class Stopped(GuardError):
     """The task was asked to stop; what had begun was finished, the rest released."""
 
     retryable = True
+
+
+class ReconciliationError(GuardError):
+    """Two sides could not be compared; nothing is known about whether they agree."""
+
+
+class SideUnavailable(ReconciliationError):
+    """A side's database is down, went away, or a lock was not free in time."""
+
+    retryable = True
+
+
+class SideInvalid(ReconciliationError):
+    """A side's database refused a statement: unknown table or column, syntax, permission."""
+
+
+class AmountError(ReconciliationError):
+    """A value is not an amount that can be compared exactly: a float, or no number."""
+
+
+class NeverCompared(ReconciliationError):
+    """A side, or the ledger, could not be read until the timeout was over."""
+
+
+class BreaksFound(GuardError):
+    """Two sides differ, or a key occurs more than once."""
+
+
+class BothEmpty(BreaksFound):
+    """Neither side has a row, and ``allow_empty`` does not say that this is right."""
 
 
 class ResolutionError(GuardError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.airflow_compat import quiet_copy
+from airflow_guard.airflow_compat import AirflowException, quiet_copy
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.store.database import LedgerDatabase
 
@@ -46,6 +46,42 @@ def database_of(
         )
     url, creator = maker(connection)
     return LedgerDatabase(url, tables=tables, creator=creator, max_connections=max_connections)
+
+
+def engine_of(connection: Connection) -> sa.Engine:
+    """Return an engine for the database of a connection, of any type that SQLAlchemy knows.
+
+    It keeps no connection open: a sensor may wait for an hour between two looks.
+
+    :raises ConfigurationError: the connection's hook has no SQLAlchemy engine, or the connection lacks something.
+        A retry does not help.
+    """
+    maker = _MAKERS.get(connection.conn_type or "")
+    if maker is None:
+        return _engine_of_hook(connection)
+    url, creator = maker(connection)
+    return sa.create_engine(url, poolclass=sa.NullPool, **({} if creator is None else {"creator": creator}))
+
+
+def _engine_of_hook(connection: Connection) -> sa.Engine:
+    what = f"Connection {connection.conn_id!r} is of type {connection.conn_type!r}"
+    try:
+        hook = connection.get_hook()  # type: ignore[no-untyped-call]
+        engine = hook.get_sqlalchemy_engine(engine_kwargs={"poolclass": sa.NullPool})
+    except (
+        AirflowException,
+        AttributeError,
+        ImportError,
+        NotImplementedError,
+        sa.exc.ArgumentError,
+    ) as error:
+        raise ConfigurationError(
+            f"{what}, which gives no SQLAlchemy engine ({error}). A side of a reconciliation needs one: install "
+            "the provider and the SQLAlchemy dialect of its database, or use another connection."
+        ) from error
+    if not isinstance(engine, sa.Engine):
+        raise ConfigurationError(f"{what}; its hook gives {type(engine).__name__}, not a SQLAlchemy engine.")
+    return engine
 
 
 def extra_of(connection: Connection) -> dict[str, Any]:

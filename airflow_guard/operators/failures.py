@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_guard.airflow_compat import AirflowException, AirflowFailException
+from airflow_guard.airflow_compat import AirflowException, AirflowFailException, AirflowSensorTimeout
 
 if TYPE_CHECKING:
     from airflow_guard.core.errors import GuardError
@@ -19,6 +19,13 @@ class GuardFailure(AirflowFailException):
 
 class GuardRetry(AirflowException):
     """The task fails, and a retry can help by itself. Its ``__cause__`` says what happened."""
+
+
+class GuardTimeout(AirflowSensorTimeout):
+    """The ``timeout`` of a sensor is over, and no retry: it has looked again and again already.
+
+    The error that says what it saw is its ``__cause__``.
+    """
 
 
 def as_airflow(error: GuardError) -> GuardFailure | GuardRetry:

@@ -6,14 +6,13 @@ from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
 from airflow.providers.standard.operators.python import PythonOperator
-from jinja2 import UndefinedError
 
 from airflow_guard.airflow_compat import AirflowSkipException, OperatorPartial, XComArg, conf
-from airflow_guard.core.dates import BusinessDateRule, RunFacts
-from airflow_guard.core.errors import BusinessDateError, ConfigurationError, GuardError
+from airflow_guard.core.errors import ConfigurationError, GuardError
 from airflow_guard.core.report import Outcome, Report, root_of
 from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.hooks.settings import GuardSettings
+from airflow_guard.operators.business_date import RendersBusinessDate, is_function
 from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key
@@ -23,9 +22,9 @@ from airflow_guard.operators.waiting import Wait, wait_over
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    import jinja2
     from airflow.sdk import DAG, Context
 
+    from airflow_guard.core.dates import BusinessDateRule, RunFacts
     from airflow_guard.core.effects import SideEffect
     from airflow_guard.triggers.ledger import LedgerEvent
 
@@ -34,7 +33,7 @@ _BACKSTOP = timedelta(minutes=15)
 forever."""
 
 
-class IdempotentOperator(PythonOperator):
+class IdempotentOperator(RendersBusinessDate, PythonOperator):
     """Calls a function once per key: operation, business date, cycle and document.
 
     ::
@@ -219,38 +218,9 @@ class IdempotentOperator(PythonOperator):
             raise (as_airflow(error) if self._unmapped else error) from None
         return value
 
-    # -- templates ------------------------------------------------------------------------------------------
-
-    def _do_render_template_fields(
-        self,
-        parent: Any,
-        template_fields: Iterable[str],
-        context: Context,
-        jinja_env: jinja2.Environment,
-        seen_oids: set[int],
-    ) -> None:
-        """Render templates; leave callables and rules alone, which Airflow would call with its context."""
-        if parent is not self:
-            super()._do_render_template_fields(parent, template_fields, context, jinja_env, seen_oids)
-            return
-        ours = {"business_date"} | ({"documents"} if _is_function(self.documents) else set())
-        others = [name for name in template_fields if name not in ours]
-        super()._do_render_template_fields(self, others, context, jinja_env, seen_oids)
-        self._render_business_date(context, jinja_env, seen_oids)
-
-    def _render_business_date(
-        self, context: Context, jinja_env: jinja2.Environment, seen_oids: set[int]
-    ) -> None:
-        template = self.business_date
-        if template is None or isinstance(template, (date, BusinessDateRule)) or _is_function(template):
-            return
-        try:
-            rendered = self.render_template(template, context, jinja_env, seen_oids)
-        except UndefinedError as error:
-            # Asset-triggered runs have no ds. A date in conf may stand in for it, which execute() finds out.
-            rendered = _Undefined(str(template), str(error))
-        # "Nothing" from a template or another task is a mistake, not a business date that was left out.
-        self.business_date = "" if rendered is None else rendered
+    def left_as_is(self) -> frozenset[str]:
+        """See :class:`RendersBusinessDate`."""
+        return frozenset({"documents"} if is_function(self.documents) else ())
 
     # -- running --------------------------------------------------------------------------------------------
 
@@ -323,26 +293,3 @@ class IdempotentOperator(PythonOperator):
         else:
             self.log.info("Done. Returned value not shown")
         return value
-
-
-class _Undefined:
-    """A business date whose template uses what the run does not have. An error only if no date stands in for
-    it."""
-
-    def __init__(self, template: str, problem: str) -> None:
-        self._template = template
-        self._problem = problem
-
-    def __call__(self, facts: RunFacts) -> NoReturn:
-        raise BusinessDateError(
-            f"business_date={self._template!r} has no value in {facts}: {self._problem}. Asset-triggered and "
-            "some other runs have no ds and no logical date. Trigger the run with conf "
-            '{"business_date": "YYYY-MM-DD"}, or use a rule that needs neither, such as from_asset_extra().'
-        )
-
-    def __repr__(self) -> str:
-        return repr(self._template)
-
-
-def _is_function(value: object) -> bool:
-    return callable(value) and not isinstance(value, XComArg)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import io
 import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 FOLDER = Path(migrations.__file__).parent
+ALL_VERSIONS = list(migrations.REVISIONS)
+HEAD = migrations.HEAD_REVISION
 
 
 @pytest.fixture
@@ -140,6 +144,7 @@ def test_a_script_has_no_doubled_percent_signs_and_no_parameters() -> None:
         script = migration_sql(dialect, Tables())
         assert "%" not in script
         assert "VALUES ('0001')" in script
+        assert f"SET version_num='{head_revision()}'" in script
 
 
 def test_the_list_of_versions_is_that_of_the_version_files() -> None:
@@ -158,11 +163,32 @@ def test_a_version_does_not_change_with_the_tables(path: Path) -> None:
     assert own <= {"airflow_guard.core.errors", "airflow_guard.store.migrations.append_only"}
 
 
+def test_a_ledger_of_the_first_version_is_brought_to_the_newest_and_keeps_its_rows(
+    database: DatabaseUnderTest, another: DatabaseUnderTest, open_ledger: Callable[..., LedgerDatabase]
+) -> None:
+    ledger, new = open_ledger(), open_ledger(another.url)
+    migrate_to(ledger, "0001")
+    assert current_revision(ledger) == "0001"
+    with ledger.engine.begin() as connection:
+        moment = datetime(2026, 1, 30)  # noqa: DTZ001 - the columns hold UTC without saying so
+        row = {"task_run_id": 7, "expires_at": moment, "renewed_at": moment}
+        connection.execute(ledger.tables.lease.insert(), row)
+    with pytest.raises(LedgerNotMigrated, match=rf"0001.*{HEAD}"):
+        check_migrated(ledger)
+
+    assert migrate(ledger) == ALL_VERSIONS[1:]
+
+    migrate(new)
+    assert tables_of(database, ledger.tables) == tables_of(another, ledger.tables)
+    with ledger.engine.connect() as connection:
+        assert connection.execute(sa.select(ledger.tables.lease.c.task_run_id)).scalars().all() == [7]
+
+
 # ---- Once, also when several try ---------------------------------------------------------------------------
 
 
 def test_repeating_a_migration_changes_nothing(ledger: LedgerDatabase) -> None:
-    assert migrate(ledger) == ["0001"]
+    assert migrate(ledger) == ALL_VERSIONS
     assert migrate(ledger) == []
     assert current_revision(ledger) == head_revision()
 
@@ -171,7 +197,7 @@ def test_processes_that_migrate_at_the_same_time_all_succeed(
     database: DatabaseUnderTest, ledger: LedgerDatabase
 ) -> None:
     answers = at_the_same_time(migrate_in_a_process, database.url, processes=4)
-    assert sorted(answers, key=str) == [["0001"], [], [], []]
+    assert sorted(answers, key=len) == [[], [], [], ALL_VERSIONS]
     check_migrated(ledger)
 
 
@@ -181,14 +207,14 @@ def test_threads_of_one_process_can_migrate_ledgers_of_their_own(
 ) -> None:
     ledgers = [open_ledger(f"{database.url}.{number}") for number in range(6)]
     with ThreadPoolExecutor(max_workers=6) as threads:
-        assert list(threads.map(migrate, ledgers)) == [["0001"]] * 6
+        assert list(threads.map(migrate, ledgers)) == [ALL_VERSIONS] * 6
 
 
 @databases("sqlite")
 def test_processes_that_use_a_new_sqlite_ledger_at_the_same_time_all_succeed(
     database: DatabaseUnderTest, ledger: LedgerDatabase
 ) -> None:
-    assert at_the_same_time(ensure_in_a_process, database.url, processes=4) == ["0001"] * 4
+    assert at_the_same_time(ensure_in_a_process, database.url, processes=4) == [head_revision()] * 4
 
 
 @databases(*SERVERS)
@@ -218,7 +244,7 @@ def test_a_migration_that_cannot_start_says_so(
     ):
         migrate(ledger, patience_s=0)
     holder.dispose()
-    assert migrate(ledger) == ["0001"]
+    assert migrate(ledger) == ALL_VERSIONS
 
 
 @databases("sqlite")
@@ -243,7 +269,9 @@ def test_checking_a_ledger_does_not_import_alembic(
 
 
 def test_a_ledger_without_tables_is_refused_with_the_command_that_makes_them(ledger: LedgerDatabase) -> None:
-    with pytest.raises(LedgerNotMigrated, match=r"none.*0001.*airflow-guard migrate --ledger core_banking"):
+    with pytest.raises(
+        LedgerNotMigrated, match=rf"none.*{HEAD}.*airflow-guard migrate --ledger core_banking"
+    ):
         check_migrated(ledger, ledger="core_banking")
 
 
@@ -251,16 +279,16 @@ def test_a_ledger_whose_migration_did_not_end_is_refused(ledger: LedgerDatabase)
     migrate(ledger)
     set_revision(ledger, None)
     assert current_revision(ledger) is None
-    with pytest.raises(LedgerNotMigrated, match=r"none.*0001.*airflow-guard migrate"):
+    with pytest.raises(LedgerNotMigrated, match=rf"none.*{HEAD}.*airflow-guard migrate"):
         check_migrated(ledger)
 
 
 def test_a_newer_ledger_is_refused_and_not_migrated(ledger: LedgerDatabase) -> None:
     migrate(ledger)
     set_revision(ledger, "9999")
-    with pytest.raises(LedgerNotMigrated, match=r"9999.*0001.*Upgrade airflow-guard"):
+    with pytest.raises(LedgerNotMigrated, match=rf"9999.*{HEAD}.*Upgrade airflow-guard"):
         check_migrated(ledger)
-    with pytest.raises(LedgerNotMigrated, match=r"9999.*0001"):
+    with pytest.raises(LedgerNotMigrated, match=rf"9999.*{HEAD}"):
         migrate(ledger)
 
 
@@ -283,9 +311,9 @@ def test_two_ledgers_and_airflow_live_in_one_database(
         connection.execute(sa.text("INSERT INTO alembic_version VALUES ('airflows_own')"))
 
     first, second = open_ledger(), open_ledger(tables=Tables("other_"))
-    assert migrate(first) == ["0001"]
+    assert migrate(first) == ALL_VERSIONS
     assert current_revision(second) is None
-    assert migrate(second) == ["0001"]
+    assert migrate(second) == ALL_VERSIONS
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT version_num FROM alembic_version")).scalars().all() == [
             "airflows_own"
@@ -312,8 +340,8 @@ def test_a_missing_schema_is_created(
     tables = Tables(schema=f"{database.schema}_Finance")
     try:
         ledger = open_ledger(tables=tables)
-        assert migrate(ledger) == ["0001"]
-        assert migrate(open_ledger(tables=Tables("other_", tables.schema))) == ["0001"]
+        assert migrate(ledger) == ALL_VERSIONS
+        assert migrate(open_ledger(tables=Tables("other_", tables.schema))) == ALL_VERSIONS
         check_migrated(ledger)
         names = sa.inspect(database.engine()).get_table_names(schema=tables.schema)
         assert {"guard_execution", "guard_alembic_version", "other_alembic_version"} <= set(names)
@@ -364,6 +392,16 @@ def test_the_logging_of_the_application_stands(ledger: LedgerDatabase) -> None:
     migrate(ledger)
     migration_sql(ledger.dialect, ledger.tables)
     assert state() == before
+
+
+def migrate_to(ledger: LedgerDatabase, revision: str) -> None:
+    """Bring a ledger to an earlier version, as an earlier release has done."""
+    with ledger.engine.connect() as connection, migrate_module._alone(connection, ledger):
+        recorded = migrate_module._recorder([])
+        config = migrate_module._config(
+            ledger.tables, io.StringIO(), connection=connection, on_version_apply=recorded
+        )
+        migrate_module._upgrade(config, revision)
 
 
 def set_revision(ledger: LedgerDatabase, revision: str | None) -> None:

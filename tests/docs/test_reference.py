@@ -16,9 +16,11 @@ import airflow_guard
 from airflow_guard import testing
 from airflow_guard.cli.main import _parser as guard_parser
 from airflow_guard.core import errors
+from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH
 from airflow_guard.core.decisions import CONSEQUENCES
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import GuardError
+from airflow_guard.core.reconciliation.breaks import BreakType
 from airflow_guard.core.states import TRANSITIONS, Phase, State
 from airflow_guard.execution.spec import INJECTED
 from airflow_guard.get_provider_info import get_provider_info
@@ -27,6 +29,7 @@ from airflow_guard.testing import Moment, TestLedger
 from tests.docs.pages import ROOT, all_pages, page, table_rows
 
 OPERATOR = "docs/reference/operator.md"
+RECONCILIATION = "docs/reference/reconciliation.md"
 LEDGER = "docs/how-the-ledger-works.md"
 CASES = (
     "The ordinary case: a new document",
@@ -48,10 +51,10 @@ def code(cell: str) -> list[str]:
 # -- operator ---------------------------------------------------------------------------------------------
 
 
-def documented_parameters(section: str) -> dict[str, Any]:
-    """Return parameters and defaults as a section of the page has them; ``...`` stands for required."""
+def documented_parameters(section: str, name_of_page: str = OPERATOR) -> dict[str, Any]:
+    """Return parameters and defaults as a section of a page has them; ``...`` stands for required."""
     found: dict[str, Any] = {}
-    for row in table_rows(page(OPERATOR).section(section)):
+    for row in table_rows(page(name_of_page).section(section)):
         ((name,), default) = code(row[0]), row[1]
         assert name not in found, name
         found[name] = ... if default == "required" else eval(code(default)[0], {"timedelta": timedelta})
@@ -84,6 +87,42 @@ def test_every_parameter_of_an_external_effect_is_there_with_its_default() -> No
     signature = inspect.signature(External)
     expected = {name: parameter.default for name, parameter in signature.parameters.items()}
     assert documented_parameters("External and Database") == expected
+
+
+def own_parameters(function: Any) -> dict[str, Any]:
+    """Return the parameters of a function with their defaults."""
+    return {
+        parameter.name: ... if parameter.default is parameter.empty else parameter.default
+        for parameter in inspect.signature(function).parameters.values()
+        if parameter.name not in ("self", "kwargs")
+    }
+
+
+def test_every_parameter_of_the_sensor_is_there_with_its_default(airflow_home: object) -> None:
+    from airflow_guard import ReconciliationSensor
+
+    documented = documented_parameters("Parameters", RECONCILIATION)
+    assert documented == own_parameters(ReconciliationSensor.__init__)
+    rows = table_rows(page(RECONCILIATION).section("Parameters"))
+    marked = {code(row[0])[0] for row in rows if row[2].startswith("(t) ")}
+    assert marked == set(ReconciliationSensor.template_fields)
+
+
+def test_every_parameter_of_the_check_of_one_side_is_there_with_its_default(airflow_home: object) -> None:
+    from airflow_guard import DuplicateCheckOperator
+
+    documented = documented_parameters("DuplicateCheckOperator", RECONCILIATION)
+    assert documented == own_parameters(DuplicateCheckOperator.__init__)
+
+
+def test_every_parameter_of_a_side_is_there_with_its_default() -> None:
+    expected = own_parameters(airflow_guard.Side.__init__) | {"parameters": {}, "columns": {}}
+    assert documented_parameters("Side", RECONCILIATION) == expected
+
+
+def test_every_type_of_break_is_there() -> None:
+    documented = {code(row[0])[0] for row in table_rows(page(RECONCILIATION).section("Breaks"))}
+    assert documented == {each.value for each in BreakType} | {TOTALS_MISMATCH, BOTH_EMPTY}
 
 
 def test_everything_that_a_callable_gets_is_there() -> None:
@@ -180,9 +219,11 @@ def test_every_error_says_whether_a_retry_helps() -> None:
 # -- tables -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["execution", "task_run", "lease", "event", "alias"])
+@pytest.mark.parametrize(
+    "name", ["execution", "task_run", "lease", "event", "alias", "reconciliation", "break"]
+)
 def test_every_column_and_index_of_a_table_is_there(name: str) -> None:
-    table = getattr(Tables(), name)
+    table = Tables().metadata.tables[f"guard_{name}"]
     rows = table_rows(page("docs/reference/tables.md").section(f"guard_{name}"))
     columns = [code(row[0])[0] for row in rows if row[0].startswith("`") and _is_type(row[1])]
     assert columns == [column.name for column in table.columns]

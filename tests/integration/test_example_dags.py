@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from runpy import run_path
@@ -399,3 +399,93 @@ def test_without_the_cycle_the_second_run_of_a_day_would_fail_and_say_so(bank: B
     assert second.states() == {"book": "failed"}
     assert "another automatic run with the same key" in str(second.last("book").error)
     assert len(bookings(bank)) == 2
+
+
+# -- reconciliation ---------------------------------------------------------------------------------------
+
+
+def books(bank: Bank, *days: str) -> None:
+    """Make postings and their copies, two for each day."""
+    bank.run(
+        "CREATE TABLE posting (document_no text, currency text, account text, amount numeric(12, 2), "
+        "business_date date)"
+    )
+    bank.run(
+        "CREATE TABLE posting_copy (doc_ref text, currency char(3), account text, amt numeric(14, 4), "
+        "business_date date)"
+    )
+    rows = [
+        {"no": f"P-{day}-{number}", "day": date.fromisoformat(day), "currency": currency}
+        for day in days
+        for number, currency in ((1, "EUR"), (2, "JPY"))
+    ]
+    for table in ("posting", "posting_copy"):
+        bank.run(f"INSERT INTO {table} VALUES (:no, :currency, 'A', 12.50, :day)", rows)
+
+
+def reconciled(monkeypatch: pytest.MonkeyPatch, database: DatabaseUnderTest) -> DAG:
+    """Return the example, which looks every moment."""
+    monkeypatch.setenv("AIRFLOW_CONN_WAREHOUSE", database.airflow_connection())
+    dag = example("reconciliation")
+    for task in dag.tasks:
+        task.poke_interval = 0.02
+    return dag
+
+
+def night(dag: DAG, day: str) -> Any:
+    """Run the night after a day."""
+    start = berlin(f"{day} 06:00")
+    return start_run(dag, logical_at=start, interval=(start, start + timedelta(days=1))).go()
+
+
+def test_the_reconciliation_names_what_differs_and_closes_it_when_it_is_corrected(
+    bank: Bank, database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books(bank, "2026-01-29", "2026-01-30")
+    dag = reconciled(monkeypatch, database)
+    good = night(dag, "2026-01-29")
+    assert good.states() == {
+        "nothing_twice": "success", "reconcile_day": "success", "reconcile_month": "skipped",
+    }  # fmt: skip
+
+    bank.run("UPDATE posting_copy SET amt = 12.51 WHERE doc_ref = 'P-2026-01-30-1'")
+    bank.run("UPDATE posting_copy SET account = 'B' WHERE doc_ref = 'P-2026-01-30-2'")
+    bank.run("INSERT INTO posting_copy VALUES ('late', 'EUR', 'A', 10, '2026-01-29')")
+    run = night(dag, "2026-01-30")
+    assert run.states()["reconcile_day"] == "failed"
+    assert bank.rows("SELECT break_type, document, business_date FROM guard_break ORDER BY 2") == [
+        ("amount_mismatch", "P-2026-01-30-1", date(2026, 1, 30)),
+        ("attribute_mismatch", "P-2026-01-30-2", date(2026, 1, 30)),
+        ("missing_in_source", "late", date(2026, 1, 29)),
+    ]
+    assert "Changed since it passed" in str(run.last("reconcile_day").error)
+
+    bank.run("DELETE FROM posting_copy")
+    bank.run(
+        "INSERT INTO posting_copy SELECT document_no, currency, account, amount, business_date FROM posting"
+    )
+    run.clear().go()
+    assert run.states()["reconcile_day"] == "success"
+    assert bank.one("SELECT count(*) FROM guard_break WHERE state <> 'resolved'") == 0
+
+
+def test_the_reconciliation_of_the_month_runs_at_its_end(
+    bank: Bank, database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books(bank, "2026-01-02", "2026-01-31")
+    bank.run("DELETE FROM posting_copy WHERE doc_ref = 'P-2026-01-02-1'")
+    run = night(reconciled(monkeypatch, database), "2026-01-31")
+    assert run.states() == {
+        "nothing_twice": "success", "reconcile_day": "success", "reconcile_month": "failed",
+    }  # fmt: skip
+    assert bank.rows("SELECT operation, document FROM guard_break") == [("reconcile_month", "P-2026-01-02-1")]
+
+
+def test_a_posting_that_is_doubled_stops_the_reconciliation(
+    bank: Bank, database: DatabaseUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books(bank, "2026-01-30")
+    bank.run("INSERT INTO posting SELECT * FROM posting WHERE currency = 'EUR'")
+    run = night(reconciled(monkeypatch, database), "2026-01-30")
+    assert run.states()["nothing_twice"] == "failed"
+    assert "P-2026-01-30-1 (2 rows)" in str(run.last("nothing_twice").error)

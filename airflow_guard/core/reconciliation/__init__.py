@@ -1,0 +1,1 @@
+"""Reconciliation, pure: sides, rules, control totals, breaks, and the judgement."""

@@ -1,0 +1,1 @@
+"""Sensors that find what went wrong."""

@@ -1,0 +1,395 @@
+"""Breaks: found, found again, closed when gone, opened again when back; explained or settled by a person.
+
+What one check has found is written in one transaction, so that two checks of one date (its own, and that of a
+later run) cannot leave half of each.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH, BreakState, FoundBreak
+from airflow_guard.core.decisions import check_words
+from airflow_guard.core.errors import ResolutionError
+from airflow_guard.store.dialects import age_s, utc_now
+from airflow_guard.store.events import AuditEvent, EventLog, storable
+from airflow_guard.store.task_runs import aware
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from datetime import date, datetime
+
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.store.database import LedgerDatabase
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBreak:
+    """One break as the ledger has it.
+
+    :param opened_in: id of the Airflow run that opened it, or opened it again.
+    :param age_s: seconds since it was first seen (database clock).
+    :param actor: who changed its state last.
+    """
+
+    id: int
+    key_namespace: str
+    operation: str
+    business_date: date
+    cycle: str
+    found: FoundBreak
+    state: BreakState
+    opened_by_id: int
+    seen_by_id: int
+    closed_by_id: int | None
+    opened_in: str | None
+    first_seen_at: datetime | None
+    last_seen_at: datetime | None
+    closed_at: datetime | None
+    age_s: float
+    actor: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What one check found out about the breaks of its date.
+
+    :param found: the breaks that are there now, each once.
+    :param closes: which others are certainly gone: ``"all"``, ``"groups"`` (only those of whole groups: the
+        documents were not compared) or ``"none"`` (not all breaks are named).
+    """
+
+    found: Sequence[FoundBreak] = ()
+    closes: str = "all"
+
+
+@dataclass(slots=True)
+class Changes:
+    """What became of the breaks of a date.
+
+    :param new: found for the first time, or again after they were closed or explained, in this run.
+    :param known: open already, opened by an earlier run.
+    :param explained: a person has accepted them as they are.
+    :param closed: gone now.
+    """
+
+    new: list[FoundBreak] = field(default_factory=list)
+    known: list[FoundBreak] = field(default_factory=list)
+    explained: list[FoundBreak] = field(default_factory=list)
+    closed: list[FoundBreak] = field(default_factory=list)
+
+
+class Breaks:
+    """Reads and writes ``guard_break``.
+
+    :param database: the ledger's.
+    """
+
+    def __init__(self, database: LedgerDatabase) -> None:
+        self._db = database
+        self._break = database.tables.breaks
+        self._check = database.tables.reconciliation
+        self._events = EventLog(database.tables)
+
+    def merge(
+        self,
+        connection: sa.Connection,
+        checks: Sequence[int],
+        space: KeySpace,
+        findings: Findings,
+        actor: str,
+    ) -> Changes:
+        """Write what a check found, in the caller's transaction.
+
+        none → open; resolved → open; explained → open if its values are others; open, explained → resolved if it
+        is gone.
+
+        :param checks: rows in ``guard_reconciliation``: the check, then earlier checks of this date by the same
+            task in the same run. What they opened counts as new: a retry must fail as the first try did.
+        :param actor: the check in words, for what it closes.
+        """
+        b = self._break
+        known = sa.select(b).where(*_of(b, space)).order_by(b.c.break_hash).with_for_update()
+        rows = {row.break_hash: row for row in connection.execute(known)}
+        found = {each.hash_in(space): each for each in findings.found}
+        changes = Changes()
+        fresh: list[dict[str, Any]] = []
+        for break_hash, each in found.items():
+            row = rows.get(break_hash)
+            if row is None:
+                fresh.append(_row_of(each, break_hash, checks[0], space))
+                changes.new.append(each)
+            else:
+                self._seen(connection, row, each, checks, actor, changes)
+        if fresh:
+            now = {"first_seen_at": utc_now(), "last_seen_at": utc_now()}
+            connection.execute(sa.insert(b).values(now), fresh)
+        gone = [row for key, row in rows.items() if key not in found and _closes(row, findings.closes)]
+        if gone:
+            connection.execute(
+                sa.update(b)
+                .where(b.c.id.in_([row.id for row in gone]), b.c.state != BreakState.RESOLVED.value)
+                .values(
+                    state=BreakState.RESOLVED.value,
+                    closed_at=utc_now(),
+                    closed_by_id=checks[0],
+                    actor=storable(actor, 250),
+                    reason="gone: a later look no longer found it",
+                )
+            )
+            changes.closed.extend(_found(row) for row in gone)
+        return changes
+
+    def _seen(
+        self,
+        connection: sa.Connection,
+        row: Any,
+        each: FoundBreak,
+        checks: Sequence[int],
+        actor: str,
+        changes: Changes,
+    ) -> None:
+        b = self._break
+        values = {**_values_of(each), "last_seen_at": utc_now(), "seen_by_id": checks[0]}
+        same = _found(row).values == tuple(_values_of(each).values())
+        if row.state == BreakState.EXPLAINED and same:
+            changes.explained.append(each)
+        elif row.state == BreakState.OPEN:
+            (changes.new if row.opened_by_id in checks else changes.known).append(each)
+        else:
+            why = f"found again: {each.describe()}"
+            if row.reason:
+                why += f" (before: {row.state} by {row.actor}: {row.reason})"
+            self._events.write(
+                connection,
+                AuditEvent(
+                    "break_reopened", describe(row), actor, why, row.business_date, row.break_hash,
+                    from_state=row.state, to_state=BreakState.OPEN.value,
+                ),
+            )  # fmt: skip
+            values |= {
+                "state": BreakState.OPEN.value,
+                "opened_by_id": checks[0],
+                "closed_at": None,
+                "closed_by_id": None,
+                "actor": None,
+                "reason": None,
+            }
+            changes.new.append(each)
+        connection.execute(sa.update(b).where(b.c.id == row.id).values(values))
+
+    @property
+    def _select(self) -> sa.Select[Any]:
+        b, r = self._break, self._check
+        columns = (b, age_s(b.c.first_seen_at).label("age"), r.c.run_id.label("opened_in"))
+        return sa.select(*columns).select_from(b.outerjoin(r, r.c.id == b.c.opened_by_id))
+
+    def of_checks(self, check_ids: Sequence[int], dates: Iterable[date]) -> list[StoredBreak]:
+        """Return the breaks that these checks found last, and those that they closed, in the order in which they were found.
+
+        :param dates: the business dates of the checks.
+        """
+        b = self._break
+        found = self._select.where(
+            b.c.business_date.in_(sorted(set(dates))),
+            b.c.seen_by_id.in_(check_ids) | b.c.closed_by_id.in_(check_ids),
+        ).order_by(b.c.business_date, b.c.id)
+        return [_stored(row) for row in self._db.read(lambda connection: connection.execute(found).all())]
+
+    def unsettled(
+        self,
+        *,
+        key_namespace: str | None = None,
+        operation: str | None = None,
+        business_date: date | None = None,
+        state: BreakState | None = None,
+        limit: int = 1000,
+    ) -> list[StoredBreak]:
+        """Return breaks that are open or explained, oldest first.
+
+        :param state: only these.
+        :param limit: at most so many.
+        """
+        b = self._break
+        conditions = [b.c.state != BreakState.RESOLVED.value if state is None else b.c.state == state.value]
+        for column, value in (
+            (b.c.key_namespace, key_namespace),
+            (b.c.operation, operation),
+            (b.c.business_date, business_date),
+        ):
+            if value is not None:
+                conditions.append(column == value)
+        found = self._select.where(*conditions).order_by(b.c.first_seen_at, b.c.id).limit(limit)
+        return [_stored(row) for row in self._db.read(lambda connection: connection.execute(found).all())]
+
+    def explain(self, break_ids: Iterable[int], *, actor: str, reason: str) -> list[StoredBreak]:
+        """A person accepts breaks as they are (open → explained).
+
+        :param break_ids: ``StoredBreak.id``.
+        :param actor: a user's name.
+        :param reason: why, mandatory.
+        :raises ResolutionError: one is not open, or there is none of that id; nothing was changed. A retry does
+            not help.
+        """
+        return self._decide(break_ids, BreakState.EXPLAINED, (BreakState.OPEN,), actor, reason)
+
+    def resolve(self, break_ids: Iterable[int], *, actor: str, reason: str) -> list[StoredBreak]:
+        """A person has settled breaks (open, explained → resolved). Found again they are open again.
+
+        :raises ResolutionError: see :meth:`explain`.
+        """
+        allowed = (BreakState.OPEN, BreakState.EXPLAINED)
+        return self._decide(break_ids, BreakState.RESOLVED, allowed, actor, reason)
+
+    def _decide(
+        self,
+        break_ids: Iterable[int],
+        target: BreakState,
+        sources: tuple[BreakState, ...],
+        actor: str,
+        reason: str,
+    ) -> list[StoredBreak]:
+        actor, reason = check_words(actor, reason)
+        wanted = sorted(set(break_ids))
+        b = self._break
+
+        def work(connection: sa.Connection) -> list[StoredBreak]:
+            self._db.limit_locks(connection)
+            lock = sa.select(b).where(b.c.id.in_(wanted)).order_by(b.c.id).with_for_update()
+            rows = {row.id: row for row in connection.execute(lock)}
+            # After a commit whose answer was lost the same decision is found done.
+            todo = [row for row in rows.values() if not _decided(row, target, actor, reason)]
+            _refuse(wanted, rows, todo, sources)
+            connection.execute(
+                sa.update(b)
+                .where(b.c.id.in_([row.id for row in todo]))
+                .values(
+                    state=target.value,
+                    closed_at=utc_now() if target is BreakState.RESOLVED else None,
+                    actor=storable(actor, 250),
+                    reason=storable(reason),
+                )
+            )
+            self._events.write(connection, *(_event(row, target, actor, reason) for row in todo))
+            after = self._select.where(b.c.id.in_(wanted))
+            return [_stored(row) for row in connection.execute(after.order_by(b.c.id))]
+
+        return self._db.write(work)
+
+
+def describe(row: Any) -> str:
+    """Return a row of ``guard_break`` as a person reads it."""
+    parts = [row.key_namespace, row.operation, row.business_date.isoformat()]
+    if row.cycle:
+        parts.append(f"cycle {row.cycle}")
+    return f"{' / '.join(parts)} / {_found(row).describe()}"
+
+
+def _refuse(
+    wanted: Sequence[int], rows: dict[int, Any], todo: Sequence[Any], sources: tuple[BreakState, ...]
+) -> None:
+    missing = [break_id for break_id in wanted if break_id not in rows]
+    if missing:
+        raise ResolutionError(f"The ledger has no break {missing[0]}. Nothing was changed.")
+    for row in todo:
+        if row.state not in sources:
+            by = f" by {row.actor}: {row.reason}" if row.actor else ""
+            raise ResolutionError(f"{describe(row)} is {row.state} already{by}. Nothing was changed.")
+
+
+def _decided(row: Any, target: BreakState, actor: str, reason: str) -> bool:
+    return (row.state, row.actor, row.reason) == (target, storable(actor, 250), storable(reason))
+
+
+def _event(row: Any, target: BreakState, actor: str, reason: str) -> AuditEvent:
+    where = (describe(row), actor, reason, row.business_date, row.break_hash)
+    states = {"from_state": row.state, "to_state": target.value}
+    if target is BreakState.EXPLAINED:
+        return AuditEvent("break_explained", *where, **states)
+    return AuditEvent("break_resolved", *where, **states)
+
+
+def _of(table: sa.Table, space: KeySpace) -> list[sa.ColumnElement[bool]]:
+    return [
+        table.c.business_date == space.business_date,
+        table.c.key_namespace == space.key_namespace,
+        table.c.operation == space.operation,
+        table.c.cycle == space.cycle,
+        table.c.deployment == space.deployment,
+    ]
+
+
+def _closes(row: Any, closes: str) -> bool:
+    if row.state == BreakState.RESOLVED or closes == "none":
+        return False
+    return closes == "all" or row.break_type in (TOTALS_MISMATCH, BOTH_EMPTY)
+
+
+def _row_of(found: FoundBreak, break_hash: str, check_id: int, space: KeySpace) -> dict[str, Any]:
+    return {
+        "break_hash": break_hash,
+        "deployment": space.deployment,
+        "key_namespace": space.key_namespace,
+        "operation": space.operation,
+        "business_date": space.business_date,
+        "cycle": space.cycle,
+        "break_type": found.break_type,
+        "group_values": json.dumps(dict(found.group)),
+        "document": storable(found.document),
+        "field": found.field,
+        **_values_of(found),
+        "state": BreakState.OPEN.value,
+        "opened_by_id": check_id,
+        "seen_by_id": check_id,
+    }
+
+
+def _values_of(found: FoundBreak) -> dict[str, Any]:
+    return {
+        "source_value": storable(found.source_value),
+        "target_value": storable(found.target_value),
+        "variance": storable(found.variance),
+        "source_records": found.source_records,
+        "target_records": found.target_records,
+    }
+
+
+def _found(row: Any) -> FoundBreak:
+    return FoundBreak(
+        break_type=row.break_type,
+        group=json.loads(row.group_values),
+        document=row.document,
+        field=row.field,
+        source_value=row.source_value,
+        target_value=row.target_value,
+        variance=row.variance,
+        source_records=row.source_records,
+        target_records=row.target_records,
+    )
+
+
+def _stored(row: Any) -> StoredBreak:
+    return StoredBreak(
+        id=row.id,
+        key_namespace=row.key_namespace,
+        operation=row.operation,
+        business_date=row.business_date,
+        cycle=row.cycle,
+        found=_found(row),
+        state=BreakState(row.state),
+        opened_by_id=row.opened_by_id,
+        seen_by_id=row.seen_by_id,
+        closed_by_id=row.closed_by_id,
+        opened_in=row.opened_in,
+        first_seen_at=aware(row.first_seen_at),
+        last_seen_at=aware(row.last_seen_at),
+        closed_at=aware(row.closed_at),
+        age_s=float(row.age),
+        actor=row.actor,
+        reason=row.reason,
+    )

@@ -1,0 +1,1 @@
+"""Reconciliation in databases: scans, drill-down, duplicates."""
