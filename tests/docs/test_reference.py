@@ -220,7 +220,7 @@ def test_every_error_says_whether_a_retry_helps() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["execution", "task_run", "lease", "event", "alias", "reconciliation", "break"]
+    "name", ["execution", "task_run", "lease", "event", "alias", "reconciliation", "break", "alert"]
 )
 def test_every_column_and_index_of_a_table_is_there(name: str) -> None:
     table = Tables().metadata.tables[f"guard_{name}"]
