@@ -62,6 +62,13 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import TransactionError as TransactionError
     from airflow_guard.core.errors import UnknownCommit as UnknownCommit
     from airflow_guard.core.reconciliation.sides import Side as Side
+    from airflow_guard.notifications.callbacks import alert_on_dag_failure as alert_on_dag_failure
+    from airflow_guard.notifications.callbacks import alert_on_failure as alert_on_failure
+    from airflow_guard.notifications.callbacks import alert_on_recovery as alert_on_recovery
+    from airflow_guard.notifications.callbacks import alert_on_retry as alert_on_retry
+    from airflow_guard.notifications.callbacks import alert_on_skipped as alert_on_skipped
+    from airflow_guard.notifications.callbacks import guard_defaults as guard_defaults
+    from airflow_guard.notifications.guard import GuardNotifier as GuardNotifier
     from airflow_guard.operators.duplicate_check import DuplicateCheckOperator as DuplicateCheckOperator
     from airflow_guard.operators.failures import GuardFailure as GuardFailure
     from airflow_guard.operators.failures import GuardRetry as GuardRetry
@@ -87,6 +94,11 @@ _NAMES = {
         "UnknownCommit",
     ),
     "airflow_guard.core.reconciliation.sides": ("Side",),
+    "airflow_guard.notifications.callbacks": (
+        "alert_on_dag_failure", "alert_on_failure", "alert_on_recovery", "alert_on_retry", "alert_on_skipped",
+        "guard_defaults",
+    ),
+    "airflow_guard.notifications.guard": ("GuardNotifier",),
     "airflow_guard.operators.duplicate_check": ("DuplicateCheckOperator",),
     "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry", "GuardTimeout"),
     "airflow_guard.operators.idempotent": ("IdempotentOperator",),

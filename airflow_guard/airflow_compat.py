@@ -20,6 +20,8 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -100,6 +102,7 @@ __all__ = [
     "sql_check_result",
     "task_decorator_class",
     "triggers_may_ask_on_threads",
+    "without_known_secrets",
 ]
 
 task_decorator_class = _TaskDecorator
@@ -223,3 +226,17 @@ def runs_in_this_process() -> bool:
     runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
     comms = getattr(runner, "SUPERVISOR_COMMS", None)
     return type(comms).__name__ == "InProcessSupervisorComms"
+
+
+def without_known_secrets(text: str) -> str:
+    """Return a text without what Airflow knows to be secret in this process: of connections and variables."""
+    for module in _maskers():
+        text = str(module.redact(text))
+    return text
+
+
+@functools.cache
+def _maskers() -> tuple[Any, ...]:
+    """Return the maskers of tasks and of Airflow itself, which do not share what they know."""
+    names = ("airflow.sdk._shared.secrets_masker", "airflow._shared.secrets_masker")
+    return tuple(import_module(name) for name in names if find_spec(name) is not None)

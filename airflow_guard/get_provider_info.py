@@ -34,6 +34,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {"integration-name": "Airflow Guard", "python-modules": ["airflow_guard.triggers.ledger"]},
         ],
+        "notifications": ["airflow_guard.notifications.guard.GuardNotifier"],
         # Honoured from Airflow 3.2 on; on 3.1 the console script `airflow-guard` offers the same commands.
         "cli": ["airflow_guard.cli.airflow_commands.get_cli_commands"],
         "config": {
