@@ -53,7 +53,10 @@ class Transport:
         for field, template in _OWN_WORDS.get(type(notifier).__name__, {}).items():
             if not getattr(notifier, field, None):
                 setattr(notifier, field, template)
-        return notifier, {**context, "alert": alert}
+        full = {**context, "alert": alert}
+        if not hasattr(full.get("dag"), "get_template_env"):
+            full.pop("dag", None)  # a reduced one, which could not render a template
+        return notifier, full
 
     def send(self, context: Mapping[str, Any], alert: Alert) -> None:
         """Deliver; whatever the notifier raises is raised."""
