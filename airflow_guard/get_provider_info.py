@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_guard.operators.idempotent",
                     "airflow_guard.operators.duplicate_check",
+                    "airflow_guard.notifications.watch",
                 ],
             },
         ],

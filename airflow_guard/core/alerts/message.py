@@ -25,7 +25,7 @@ MAX_FIGURES = 4
 MAX_STEPS = 3
 DAG_LEVEL = "DAG-level"
 
-_HEADLINES: Mapping[AlertKind, str] = {
+HEADLINES: Mapping[AlertKind, str] = {
     AlertKind.SKIPPED: "SKIPPED",
     AlertKind.DAG_FAILED: "RUN FAILED",
     AlertKind.DEADLINE: "LATE",
@@ -137,7 +137,7 @@ def _alert(facts: AlertFacts, heading: str, lines: Sequence[Line]) -> Alert:
 def outcome_of(facts: AlertFacts) -> str:
     """Return how it ended, and whether it goes on by itself: ``will retry (1/4)``, ``failed, final (4/4)``."""
     if facts.kind not in (AlertKind.FAILED, AlertKind.RETRY):
-        return _HEADLINES[facts.kind].lower()
+        return HEADLINES[facts.kind].lower()
     if facts.max_tries is None and facts.will_retry is None:
         return "failed (retries unknown)"
     tries = f"({_number(facts.try_number)}/{_number(facts.max_tries)})"
@@ -148,7 +148,7 @@ def outcome_of(facts: AlertFacts) -> str:
 
 def subject_of(facts: AlertFacts) -> str:
     """Return the one line that is read on a locked screen."""
-    word = _HEADLINES.get(facts.kind) or outcome_of(facts)
+    word = HEADLINES.get(facts.kind) or outcome_of(facts)
     if word.startswith("failed"):
         word = word.replace("failed", "FAILED", 1)
     if facts.stage is Stage.RESOLVED:
