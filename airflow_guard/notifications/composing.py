@@ -115,17 +115,13 @@ def _steps(
         yield Step("Correct the side that is wrong. Then clear the task in Airflow: what is gone is closed.")
         return
     again = (
-        "Then clear the task in Airflow"
-        if settling
-        else "Read the log and remove the cause. Then clear the task"
+        "Clear the task in Airflow" if settling else "Read the log and remove the cause. Then clear the task"
     )
-    if known is None:
+    if known is None or known.is_check:
         yield Step(f"{again}.")
-        return
-    day = show_day_command(known.key_namespace, known.business_date.isoformat(), ledger=ledger)
-    yield Step(
-        f"{again}; what is done is not repeated. To see what is open:", None if known.is_check else day
-    )
+    else:
+        day = show_day_command(known.key_namespace, known.business_date.isoformat(), ledger=ledger)
+        yield Step(f"{again}; what is done is not repeated. What is open:", day)
 
 
 def _settling(same: Recorded, ledger: str | None) -> Iterator[Step]:
