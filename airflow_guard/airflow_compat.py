@@ -8,6 +8,7 @@ exceptions                 ``airflow.exceptions``                  ``airflow.sdk
 configuration              ``airflow.configuration``               ``airflow.sdk.configuration``
 partition of a run         absent from the context                 ``partition_key``, ``partition_date``
 supervisor and threads     one thread at a time, or it breaks      a lock (3.3: in triggers too)
+statistics                 ``airflow.stats``                       ``airflow.sdk.observability.stats``
 results of SQL checks      by version of ``common.sql``            by version of ``common.sql``
 =========================  ======================================  ================================
 """
@@ -92,6 +93,7 @@ __all__ = [
     "XComArg",
     "call_as_airflow",
     "conf",
+    "count_stat",
     "default_args_of",
     "expanded_names",
     "hostname",
@@ -240,3 +242,23 @@ def _maskers() -> tuple[Any, ...]:
     """Return the maskers of tasks and of Airflow itself, which do not share what they know."""
     names = ("airflow.sdk._shared.secrets_masker", "airflow._shared.secrets_masker")
     return tuple(import_module(name) for name in names if find_spec(name) is not None)
+
+
+def count_stat(name: str, by: int, tags: dict[str, str]) -> None:
+    """Add to a counter of Airflow's statistics."""
+    _stats().incr(name, by, tags=tags)
+
+
+@functools.cache
+def _stats() -> Any:
+    """Return the statistics of the process that runs a task."""
+    for module in (
+        "airflow.sdk.observability.stats",
+        "airflow.sdk.observability.metrics.stats",
+        "airflow.stats",
+    ):
+        try:
+            return import_module(module).Stats
+        except (ImportError, AttributeError):
+            continue
+    raise ImportError("This version of Airflow has its statistics in no place that is known.")

@@ -27,6 +27,7 @@ from airflow_guard.core.reconciliation.breaks import BreakType
 from airflow_guard.core.states import TRANSITIONS, Phase, State
 from airflow_guard.execution.spec import INJECTED
 from airflow_guard.get_provider_info import get_provider_info
+from airflow_guard.hooks.metrics import COUNTERS, PREFIX
 from airflow_guard.store.tables import Tables
 from airflow_guard.testing import Moment, TestLedger
 from tests.docs.pages import ROOT, all_pages, page, table_rows
@@ -136,6 +137,11 @@ def test_every_kind_of_alert_and_every_fact_is_there() -> None:
     assert kinds == {kind.value for kind in AlertKind}
     rows = table_rows(page(ALERTS).section("What a transport can say"))
     assert {name for row in rows for name in code(row[0])} == {f"alert.{each.name}" for each in fields(Alert)}
+
+
+def test_every_counter_is_there() -> None:
+    rows = table_rows(page(ALERTS).section("Metrics"))
+    assert [code(row[0])[0] for row in rows] == [PREFIX + name for name in COUNTERS]
 
 
 def test_every_type_of_break_is_there() -> None:
