@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_guard.version import __version__
 
 if TYPE_CHECKING:
+    from airflow_guard.core.alerts.expected import ExpectedOperation as ExpectedOperation
     from airflow_guard.core.dates import business_day as business_day
     from airflow_guard.core.dates import from_asset_extra as from_asset_extra
     from airflow_guard.core.dates import month_end as month_end
@@ -62,6 +63,14 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import TransactionError as TransactionError
     from airflow_guard.core.errors import UnknownCommit as UnknownCommit
     from airflow_guard.core.reconciliation.sides import Side as Side
+    from airflow_guard.notifications.callbacks import alert_on_dag_failure as alert_on_dag_failure
+    from airflow_guard.notifications.callbacks import alert_on_failure as alert_on_failure
+    from airflow_guard.notifications.callbacks import alert_on_recovery as alert_on_recovery
+    from airflow_guard.notifications.callbacks import alert_on_retry as alert_on_retry
+    from airflow_guard.notifications.callbacks import alert_on_skipped as alert_on_skipped
+    from airflow_guard.notifications.callbacks import guard_defaults as guard_defaults
+    from airflow_guard.notifications.guard import GuardNotifier as GuardNotifier
+    from airflow_guard.notifications.watch import GuardWatchOperator as GuardWatchOperator
     from airflow_guard.operators.duplicate_check import DuplicateCheckOperator as DuplicateCheckOperator
     from airflow_guard.operators.failures import GuardFailure as GuardFailure
     from airflow_guard.operators.failures import GuardRetry as GuardRetry
@@ -71,6 +80,7 @@ if TYPE_CHECKING:
     from airflow_guard.sensors.reconciliation import ReconciliationSensor as ReconciliationSensor
 
 _NAMES = {
+    "airflow_guard.core.alerts.expected": ("ExpectedOperation",),
     "airflow_guard.core.dates": (
         "business_day", "from_asset_extra", "month_end", "previous_business_day", "previous_day", "same_day",
     ),
@@ -87,6 +97,12 @@ _NAMES = {
         "UnknownCommit",
     ),
     "airflow_guard.core.reconciliation.sides": ("Side",),
+    "airflow_guard.notifications.callbacks": (
+        "alert_on_dag_failure", "alert_on_failure", "alert_on_recovery", "alert_on_retry", "alert_on_skipped",
+        "guard_defaults",
+    ),
+    "airflow_guard.notifications.guard": ("GuardNotifier",),
+    "airflow_guard.notifications.watch": ("GuardWatchOperator",),
     "airflow_guard.operators.duplicate_check": ("DuplicateCheckOperator",),
     "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry", "GuardTimeout"),
     "airflow_guard.operators.idempotent": ("IdempotentOperator",),

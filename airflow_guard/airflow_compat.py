@@ -8,6 +8,7 @@ exceptions                 ``airflow.exceptions``                  ``airflow.sdk
 configuration              ``airflow.configuration``               ``airflow.sdk.configuration``
 partition of a run         absent from the context                 ``partition_key``, ``partition_date``
 supervisor and threads     one thread at a time, or it breaks      a lock (3.3: in triggers too)
+statistics                 ``airflow.stats``                       ``airflow.sdk.observability.stats``
 results of SQL checks      by version of ``common.sql``            by version of ``common.sql``
 =========================  ======================================  ================================
 """
@@ -20,6 +21,8 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +93,7 @@ __all__ = [
     "XComArg",
     "call_as_airflow",
     "conf",
+    "count_stat",
     "default_args_of",
     "expanded_names",
     "hostname",
@@ -100,6 +104,7 @@ __all__ = [
     "sql_check_result",
     "task_decorator_class",
     "triggers_may_ask_on_threads",
+    "without_known_secrets",
 ]
 
 task_decorator_class = _TaskDecorator
@@ -223,3 +228,37 @@ def runs_in_this_process() -> bool:
     runner = sys.modules.get("airflow.sdk.execution_time.task_runner")
     comms = getattr(runner, "SUPERVISOR_COMMS", None)
     return type(comms).__name__ == "InProcessSupervisorComms"
+
+
+def without_known_secrets(text: str) -> str:
+    """Return a text without what Airflow knows to be secret in this process: of connections and variables."""
+    for module in _maskers():
+        text = str(module.redact(text))
+    return text
+
+
+@functools.cache
+def _maskers() -> tuple[Any, ...]:
+    """Return the maskers of tasks and of Airflow itself, which do not share what they know."""
+    names = ("airflow.sdk._shared.secrets_masker", "airflow._shared.secrets_masker")
+    return tuple(import_module(name) for name in names if find_spec(name) is not None)
+
+
+def count_stat(name: str, by: int, tags: dict[str, str]) -> None:
+    """Add to a counter of Airflow's statistics."""
+    _stats().incr(name, by, tags=tags)
+
+
+@functools.cache
+def _stats() -> Any:
+    """Return the statistics of the process that runs a task."""
+    for module in (
+        "airflow.sdk.observability.stats",
+        "airflow.sdk.observability.metrics.stats",
+        "airflow.stats",
+    ):
+        try:
+            return import_module(module).Stats
+        except (ImportError, AttributeError):
+            continue
+    raise ImportError("This version of Airflow has its statistics in no place that is known.")

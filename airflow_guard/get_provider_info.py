@@ -25,6 +25,7 @@ def get_provider_info() -> dict[str, Any]:
                 "python-modules": [
                     "airflow_guard.operators.idempotent",
                     "airflow_guard.operators.duplicate_check",
+                    "airflow_guard.notifications.watch",
                 ],
             },
         ],
@@ -34,6 +35,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {"integration-name": "Airflow Guard", "python-modules": ["airflow_guard.triggers.ledger"]},
         ],
+        "notifications": ["airflow_guard.notifications.guard.GuardNotifier"],
         # Honoured from Airflow 3.2 on; on 3.1 the console script `airflow-guard` offers the same commands.
         "cli": ["airflow_guard.cli.airflow_commands.get_cli_commands"],
         "config": {

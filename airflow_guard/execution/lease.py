@@ -29,6 +29,8 @@ class LeaseKeeper:
     :param runs: where leases are.
     :param task_run_id: whose lease.
     :param over: told why nothing new may begin, once ``max_hold`` is over.
+
+    ``failures`` counts the renewals that failed.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class LeaseKeeper:
         self._task_run_id = task_run_id
         self._lease_s = lease.total_seconds()
         self._max_hold_s = max_hold.total_seconds()
+        self.failures = 0
         self._stop = threading.Event()
         self._started = self._renewed = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name="airflow-guard-lease", daemon=True)
@@ -90,8 +93,10 @@ class LeaseKeeper:
             try:
                 self._renew()
             except LedgerError as error:
+                self.failures += 1
                 log.warning("The lease could not be renewed, trying again: %s", error)
             except Exception:
+                self.failures += 1
                 log.exception("The lease could not be renewed, trying again")
 
     def _renew(self) -> None:

@@ -80,6 +80,12 @@ class GuardedTask:
         self._resumed = resumed
         self._stop = StopFlag()
         self.task_run_id: int = resumed or 0
+        self._keeper: LeaseKeeper | None = None
+
+    @property
+    def lease_failures(self) -> int:
+        """How many renewals of the lease have failed."""
+        return self._keeper.failures if self._keeper else 0
 
     def stop(self, reason: str = "the task was asked to stop") -> None:
         """Let what has begun finish and begin nothing else. Safe to call from a signal handler."""
@@ -179,6 +185,7 @@ class GuardedTask:
     ) -> None:
         spec, ledger, space = self._spec, self._ledger, self._try.space
         keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold, over=self._stop.set)
+        self._keeper = keeper
         with keeper, (InlineWriter if spec.max_workers == 1 else GroupWriter)(ledger) as writer:
             effect = (
                 DatabaseEffect(ledger, spec, self._callee, keeper)

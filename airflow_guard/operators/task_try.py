@@ -27,6 +27,7 @@ from airflow_guard.execution.run import GuardedTask, Listing
 from airflow_guard.execution.shape import key_shape
 from airflow_guard.hooks.connections import asks_airflow
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, open_ledger
+from airflow_guard.hooks.metrics import count
 from airflow_guard.operators.calling import GIVEN_TO_ALL, Function, given_to_callable, given_to_verify
 from airflow_guard.operators.declaration import without_document
 from airflow_guard.operators.run_context import identity_of, run_facts
@@ -68,6 +69,7 @@ class GuardedTry:
         self._resolved = resolve_business_date(self._facts, task.business_date)
         self.conn_id = ledger_conn_id(task.ledger_conn_id)
         self._guarded: GuardedTask | None = None
+        self._executed = 0
         self._stopped = ""
 
     def __enter__(self) -> Self:
@@ -126,7 +128,28 @@ class GuardedTry:
         )
         if self._stopped:
             self._guarded.stop(self._stopped)
-        return self._guarded.run(self._listing(shared), one=self._one)
+        report: Report | None = None
+        try:
+            report = self._guarded.run(self._listing(shared), one=self._one)
+        finally:
+            self._count(self._guarded, report)
+        return report
+
+    def _count(self, guarded: GuardedTask, report: Report | None) -> None:
+        """Tell Airflow's statistics what this pass did; what an earlier pass of the try executed is no replay."""
+        counts = dict(report.task_run_counts()) if report else {}
+        done = counts.get("executed", 0)
+        counts["replayed"] = max(counts.get("replayed", 0) - self._executed, 0)
+        self._executed += done
+        counts["lease_renewals_failed"] = guarded.lease_failures
+        count(
+            counts,
+            {
+                "dag_id": self.identity.dag_id,
+                "task_id": self.identity.task_id,
+                "operation": self.space.operation,
+            },
+        )
 
     def close(self, report: Report, outcome: str, error: Exception) -> None:
         """Record that the try ended otherwise than its report says."""

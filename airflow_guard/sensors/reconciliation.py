@@ -18,6 +18,7 @@ from airflow_guard.airflow_compat import (
 )
 from airflow_guard.core.errors import ConfigurationError, GuardError, NeverCompared, Stopped
 from airflow_guard.hooks.ledger import ledger_conn_id as find_ledger
+from airflow_guard.hooks.metrics import count
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.business_date import RendersBusinessDate
 from airflow_guard.operators.failures import GuardTimeout, as_airflow
@@ -229,6 +230,9 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
     def _outcome(self, context: Context, report: TryReport) -> Any:
         warn = self.sensor_spec.on_break == "warn"
         self.log.info("%s\n%s", report.what, report.text())
+        ti = context["ti"]
+        tags = {"dag_id": ti.dag_id, "task_id": ti.task_id, "operation": self.operation or self.task_id}
+        count({"breaks": len(report.own.open)}, tags)
         for line in report.warnings():
             self.log.warning(line)
         self.check_results = report.check_results(

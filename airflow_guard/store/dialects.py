@@ -14,7 +14,7 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from airflow_guard.store.tables import Instant
+from airflow_guard.store.column_types import Instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -3,7 +3,7 @@
 ``guard_execution`` one row per key; ``guard_lease`` one row per task try, small and often renewed;
 ``guard_task_run`` one row per task try with its counts; ``guard_event`` the append-only audit;
 ``guard_alias`` what ``rename`` leaves behind; ``guard_reconciliation`` one row per check of two sides;
-``guard_break`` one row per difference that such a check found.
+``guard_break`` one row per difference that such a check found; ``guard_alert`` what was told to whom.
 """
 
 from __future__ import annotations
@@ -12,29 +12,13 @@ import re
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import mysql, postgresql, sqlite
 
 from airflow_guard.core.checks import BreakState, CheckOutcome
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.states import PHASES_OF_STATE, FollowUp, State
+from airflow_guard.store.alert_table import alert_columns
+from airflow_guard.store.column_types import BigId, Hash, Instant, LongText
 
-Instant = (
-    sa.DateTime()
-    .with_variant(postgresql.TIMESTAMP(timezone=True, precision=6), "postgresql")
-    .with_variant(mysql.DATETIME(fsp=6), "mysql", "mariadb")
-)
-"""UTC instants. PostgreSQL keeps the zone; MySQL, MariaDB and SQLite hold UTC without saying so."""
-
-Hash = (
-    sa.CHAR(32)
-    .with_variant(mysql.CHAR(32, charset="ascii", collation="ascii_bin"), "mysql", "mariadb")
-    .with_variant(sa.String(32, collation="C"), "postgresql")
-)
-"""32 lower-case hex characters, compared by bytes on every database. Not CHAR on PostgreSQL: drivers send text, and
-comparing text with CHAR converts the column, so that its index is not used."""
-
-BigId = sa.BigInteger().with_variant(sqlite.INTEGER(), "sqlite")
-LongText = sa.Text().with_variant(mysql.MEDIUMTEXT(), "mysql", "mariadb")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}\Z")
 _MYSQL: dict[str, Any] = {
     "mysql_engine": "InnoDB",
@@ -97,6 +81,7 @@ class Tables:
         self.alias = self._alias()
         self.reconciliation = self._reconciliation()
         self.breaks = self._breaks()
+        self.alert = self._table("alert", *alert_columns(prefix))
 
     def _table(self, name: str, *parts: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *parts, **_MYSQL)

@@ -12,6 +12,7 @@ import pytest
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, InProgressElsewhere, ResolutionError
 from airflow_guard.core.states import FollowUp, Phase, State
+from airflow_guard.store.watching import Watch
 from tests.chaos.books import DATABASE, counts, failure, numbered
 from tests.chaos.fixtures import ONE_OF_EACH
 from tests.chaos.jobs import work
@@ -84,6 +85,9 @@ def test_c03_four_processes_over_one_batch_one_of_them_killed_inside_a_document(
         assert end["in_doubt"] == ["D-0050"], "listed, and not executed again"
         assert not end["retryable"]
         assert f"--key {books.row('D-0050').key_hash}" in end["message"]
+    (alert,) = Watch(books.ledger, "default").doubts()
+    assert alert.documents == ("D-0050",), "one alert lists it"
+    assert f"--key {books.row('D-0050').key_hash}" in str(alert.steps[0].command)
 
 
 def test_c15_a_worker_killed_at_one_document_of_a_thousand(

@@ -6,6 +6,7 @@ import argparse
 import ast
 import inspect
 import re
+from dataclasses import fields
 from datetime import timedelta
 from typing import Any, get_args
 
@@ -16,6 +17,8 @@ import airflow_guard
 from airflow_guard import testing
 from airflow_guard.cli.main import _parser as guard_parser
 from airflow_guard.core import errors
+from airflow_guard.core.alerts.facts import AlertKind
+from airflow_guard.core.alerts.message import Alert
 from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH
 from airflow_guard.core.decisions import CONSEQUENCES
 from airflow_guard.core.effects import External
@@ -24,11 +27,13 @@ from airflow_guard.core.reconciliation.breaks import BreakType
 from airflow_guard.core.states import TRANSITIONS, Phase, State
 from airflow_guard.execution.spec import INJECTED
 from airflow_guard.get_provider_info import get_provider_info
+from airflow_guard.hooks.metrics import COUNTERS, PREFIX
 from airflow_guard.store.tables import Tables
 from airflow_guard.testing import Moment, TestLedger
 from tests.docs.pages import ROOT, all_pages, page, table_rows
 
 OPERATOR = "docs/reference/operator.md"
+ALERTS = "docs/reference/alerts.md"
 RECONCILIATION = "docs/reference/reconciliation.md"
 LEDGER = "docs/how-the-ledger-works.md"
 CASES = (
@@ -118,6 +123,25 @@ def test_every_parameter_of_the_check_of_one_side_is_there_with_its_default(airf
 def test_every_parameter_of_a_side_is_there_with_its_default() -> None:
     expected = own_parameters(airflow_guard.Side.__init__) | {"parameters": {}, "columns": {}}
     assert documented_parameters("Side", RECONCILIATION) == expected
+
+
+def test_every_parameter_of_an_alert_is_there_with_its_default(airflow_home: object) -> None:
+    from airflow_guard import ExpectedOperation, GuardNotifier, GuardWatchOperator
+
+    for made in (GuardNotifier, GuardWatchOperator, ExpectedOperation):
+        assert documented_parameters(made.__name__, ALERTS) == own_parameters(made.__init__)
+
+
+def test_every_kind_of_alert_and_every_fact_is_there() -> None:
+    kinds = {code(row[0])[0] for row in table_rows(page(ALERTS).section("Kinds"))}
+    assert kinds == {kind.value for kind in AlertKind}
+    rows = table_rows(page(ALERTS).section("What a transport can say"))
+    assert {name for row in rows for name in code(row[0])} == {f"alert.{each.name}" for each in fields(Alert)}
+
+
+def test_every_counter_is_there() -> None:
+    rows = table_rows(page(ALERTS).section("Metrics"))
+    assert [code(row[0])[0] for row in rows] == [PREFIX + name for name in COUNTERS]
 
 
 def test_every_type_of_break_is_there() -> None:
@@ -220,7 +244,7 @@ def test_every_error_says_whether_a_retry_helps() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["execution", "task_run", "lease", "event", "alias", "reconciliation", "break"]
+    "name", ["execution", "task_run", "lease", "event", "alias", "reconciliation", "break", "alert"]
 )
 def test_every_column_and_index_of_a_table_is_there(name: str) -> None:
     table = Tables().metadata.tables[f"guard_{name}"]

@@ -19,6 +19,7 @@ from airflow_guard.demo.receiver import Receiver
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 from tests.airflow_runs import start_run
+from tests.alerting import MailServer
 from tests.databases import databases
 
 if TYPE_CHECKING:
@@ -489,3 +490,18 @@ def test_a_posting_that_is_doubled_stops_the_reconciliation(
     run = night(reconciled(monkeypatch, database), "2026-01-30")
     assert run.states()["nothing_twice"] == "failed"
     assert "P-2026-01-30-1 (2 rows)" in str(run.last("nothing_twice").error)
+
+
+# -- watch ------------------------------------------------------------------------------------------------
+
+
+def test_the_watch_tells_each_team_of_its_own(bank: Bank, monkeypatch: pytest.MonkeyPatch) -> None:
+    with MailServer() as mailbox:
+        monkeypatch.setenv("AIRFLOW_CONN_SMTP_DEFAULT", mailbox.connection)
+        run = start_run(example("guard_watch"), logical_at=datetime.now(UTC)).go()
+        assert run.states() == {"watch": "success"}
+        (message,) = mailbox.messages
+        assert message["To"] == "oncall@example.com"
+        assert "never completed" in message["Subject"]
+        assert "bank_statements / post_statement" in mailbox.body()
+        assert run.result("watch")["missing"] >= 8  # business days of two weeks

@@ -1,0 +1,1 @@
+"""Alerts: from facts to a message that fits a telephone. Pure."""

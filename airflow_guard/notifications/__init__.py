@@ -1,0 +1,1 @@
+"""Alerts: this package composes them, Airflow's own notifiers deliver them."""

@@ -1,0 +1,264 @@
+"""What no callback can say: looked for in the ledger, from time to time."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Step
+from airflow_guard.core.checks import BreakState
+from airflow_guard.core.commands import resolve_command, show_day_command
+from airflow_guard.core.decisions import Situation
+from airflow_guard.store.alerts import Alerts
+from airflow_guard.store.breaks import Breaks
+from airflow_guard.store.dialects import age_s, utc_now
+from airflow_guard.store.listing import Selection, keys
+from airflow_guard.store.situations import situations
+from airflow_guard.store.task_runs import as_stored, aware
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from airflow_guard.core.alerts.expected import ExpectedOperation
+    from airflow_guard.store.ledger import Ledger
+
+WATCHED = frozenset(
+    {
+        AlertKind.LEASE_EXPIRED,
+        AlertKind.IN_DOUBT,
+        AlertKind.BREAKS,
+        AlertKind.CHANGED,
+        AlertKind.UNDELIVERED,
+        AlertKind.MISSING,
+    }
+)
+_NAMED = 4
+
+
+class Watch:
+    """Looks at one ledger, for one deployment.
+
+    :param ledger_option: the connection that commands have to name, ``None``: the configured one.
+    """
+
+    def __init__(self, ledger: Ledger, deployment: str, ledger_option: str | None = None) -> None:
+        self._ledger = ledger
+        self._db = ledger.database
+        self._deployment = deployment
+        self._option = ledger_option
+
+    def now(self) -> datetime:
+        """Return the database's clock."""
+        read = sa.select(sa.cast(utc_now(), sa.String))
+        return _instant(self._db.read(lambda connection: connection.execute(read).scalar_one()))
+
+    def expired_leases(self, grace_s: float) -> Iterator[AlertFacts]:
+        """Yield tries whose process is gone, and after which nobody has come."""
+        run, lease = self._db.tables.task_run, self._db.tables.lease
+        later = run.alias("later")
+        followed = sa.exists().where(
+            later.c.business_date == run.c.business_date,
+            later.c.key_namespace == run.c.key_namespace,
+            later.c.operation == run.c.operation,
+            later.c.cycle == run.c.cycle,
+            later.c.map_index == run.c.map_index,
+            later.c.id > run.c.id,
+        )
+        found = (
+            sa.select(run, lease.c.renewed_at)
+            .join(lease, lease.c.task_run_id == run.c.id)
+            .where(
+                run.c.deployment == self._deployment,
+                run.c.ended_at.is_(None),
+                age_s(lease.c.expires_at) > grace_s,
+                sa.not_(followed),
+            )
+            .order_by(run.c.id)
+        )
+        for row in self._rows(found):
+            yield AlertFacts(
+                kind=AlertKind.LEASE_EXPIRED,
+                **_names(row),
+                run_id=row.run_id,
+                try_number=row.try_number,
+                map_index=row.map_index,
+                happened=f"Process {row.pid} on {row.host} gives no sign of life, and no other try has come after it.",
+                since=aware(row.renewed_at),
+                steps=(Step("Look whether its machine is there. Then clear the task:", self._show(row)),),
+            )
+
+    def doubts(self) -> Iterator[AlertFacts]:
+        """Yield operations and dates that have keys in doubt, whether or not anyone has written it."""
+        e, lease = self._db.tables.execution, self._db.tables.lease
+        columns = (e.c.key_namespace, e.c.operation, e.c.business_date, e.c.cycle)
+        found = (
+            sa.select(*columns, sa.func.count().label("keys"), sa.func.min(e.c.begun_at).label("begun_at"))
+            .select_from(e.outerjoin(lease, lease.c.task_run_id == e.c.task_run_id))
+            .where(e.c.deployment == self._deployment, e.c.state.in_(["in_doubt", "in_progress"]))
+            .where(situations(self._db.tables)[Situation.IN_DOUBT])
+            .group_by(*columns)
+            .order_by(*columns)
+        )
+        for row in self._rows(found):
+            first = self._first_doubts(row)
+            question = "Ask the receiver whether it happened, then say so (--happened or --did-not-happen):"
+            command = (
+                resolve_command(first[0].row.key_hash, ledger=self._option) if first else self._show(row)
+            )
+            yield AlertFacts(
+                kind=AlertKind.IN_DOUBT,
+                **_names(row),
+                happened=f"{_count(row.keys, 'effect')} may or may not have happened, and nothing repeats it.",
+                counts={"in_doubt": row.keys},
+                documents=tuple(each.row.document or "the run as a whole" for each in first),
+                more_documents=max(row.keys - len(first), 0),
+                since=aware(row.begun_at),
+                steps=(Step(question, command), Step("All of them:", self._show(row))),
+            )
+
+    def aged_breaks(self, age: timedelta) -> Iterator[AlertFacts]:
+        """Yield operations and dates whose breaks are open for longer than that."""
+        every = Breaks(self._db).unsettled(state=BreakState.OPEN, limit=10_000)
+
+        def of(each: Any) -> tuple[Any, ...]:
+            return (each.key_namespace, each.operation, each.business_date, each.cycle)
+
+        old = sorted((each for each in every if each.age_s >= age.total_seconds()), key=of)
+        for (namespace, operation, day, cycle), group in groupby(old, key=of):
+            breaks = list(group)
+            yield AlertFacts(
+                kind=AlertKind.BREAKS,
+                dag_id=namespace,
+                task_id=operation,
+                business_date=day,
+                cycle=cycle,
+                happened=f"{_count(len(breaks), 'break')} between source and target still open.",
+                documents=tuple(each.found.describe() for each in breaks[:_NAMED]),
+                more_documents=max(len(breaks) - _NAMED, 0),
+                since=min(filter(None, (each.first_seen_at for each in breaks)), default=None),
+                steps=(Step("Correct the side that is wrong, and clear the task: what is gone is closed."),),
+            )
+
+    def changed(self, since: datetime) -> Iterator[AlertFacts]:
+        """Yield dates that had passed and then changed, as a check since then has found."""
+        r = self._db.tables.reconciliation
+        newest = (
+            sa.select(sa.func.max(r.c.id))
+            .where(
+                r.c.deployment == self._deployment,
+                r.c.reason.like("Changed since it passed%"),
+                r.c.ended_at >= as_stored(since, self._db.dialect),
+            )
+            .group_by(r.c.key_namespace, r.c.operation, r.c.business_date, r.c.cycle)
+        )
+        for row in self._rows(sa.select(r).where(r.c.id.in_(newest)).order_by(r.c.id)):
+            yield AlertFacts(
+                kind=AlertKind.CHANGED,
+                **_names(row),
+                run_id=row.run_id,
+                happened=row.reason.partition("\n")[0],
+                since=aware(row.ended_at),
+                steps=(
+                    Step(
+                        "Find out who has changed a day that was closed; its reports may have to be made anew."
+                    ),
+                ),
+            )
+
+    def undelivered(self) -> Iterator[AlertFacts]:
+        """Yield alerts of callbacks that a transport has not delivered."""
+        for each in Alerts(self._db).undelivered(self._deployment):
+            if each.problem.kind in WATCHED:
+                continue
+            yield AlertFacts(
+                kind=AlertKind.UNDELIVERED,
+                dag_id=each.problem.dag_id,
+                task_id=each.problem.task_id or None,
+                is_dag_level=not each.problem.task_id,
+                map_index=each.problem.map_index,
+                run_id=each.problem.run_id,
+                business_date=each.problem.business_date,
+                happened=f"{each.subject} ({each.transport}: {each.error or 'its sender died'})",
+                since=each.opened_at,
+                steps=(Step("Deal with the alert itself, and with the transport."),),
+            )
+
+    def missing(self, expected: Sequence[ExpectedOperation], days: int) -> Iterator[AlertFacts]:
+        """Yield business dates on which an operation must have completed, and never has.
+
+        It does not matter why: no run, a run without tasks, a task that failed, a DAG that is paused.
+        """
+        now = self.now()
+        for each in expected:
+            due = list(each.dates_due(now, days=days))
+            done = self._completed(each, due) if due else frozenset()
+            for day in due:
+                if day not in done:
+                    yield self._never(each, day)
+
+    def _never(self, each: ExpectedOperation, day: date) -> AlertFacts:
+        command = show_day_command(each.key_namespace, day.isoformat(), ledger=self._option)
+        return AlertFacts(
+            kind=AlertKind.MISSING,
+            dag_id=each.key_namespace,
+            task_id=each.operation,
+            business_date=day,
+            happened=f"No try of {each.operation} has succeeded for {day}: it did not run, or it failed.",
+            since=datetime(day.year, day.month, day.day, tzinfo=UTC),
+            steps=(Step("Look at the runs of that date in Airflow, and run what is missing:", command),),
+        )
+
+    def _completed(self, each: ExpectedOperation, days: Sequence[date]) -> frozenset[date]:
+        tables = self._db.tables
+        run, check, e = tables.task_run, tables.reconciliation, tables.execution
+        ended = [
+            sa.select(table.c.business_date).where(
+                table.c.business_date.in_(days),
+                table.c.key_namespace == each.key_namespace,
+                table.c.operation == each.operation,
+                condition,
+            )
+            for table, condition in (
+                (run, run.c.outcome == "success"),
+                (check, check.c.outcome.in_(["passed", "broken"])),
+                (e, sa.and_(e.c.state == "completed", e.c.task_run_id.is_(None))),  # adopted
+            )
+        ]
+        return frozenset(row.business_date for row in self._rows(sa.union(*ended)))
+
+    def _first_doubts(self, row: Any) -> list[Any]:
+        selection = Selection(
+            dag=row.key_namespace,
+            operation=row.operation,
+            business_date=row.business_date,
+            situations=frozenset({Situation.IN_DOUBT}),
+            limit=_NAMED,
+        )
+        return [each for each in keys(self._ledger, selection).keys if each.cycle == row.cycle]
+
+    def _show(self, row: Any) -> str:
+        return show_day_command(row.key_namespace, row.business_date.isoformat(), ledger=self._option)
+
+    def _rows(self, found: Any) -> Sequence[Any]:
+        return self._db.read(lambda connection: connection.execute(found).all())
+
+
+def _names(row: Any) -> dict[str, Any]:
+    return {
+        "dag_id": row.key_namespace,
+        "task_id": row.operation,
+        "business_date": row.business_date,
+        "cycle": row.cycle,
+    }
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _instant(text: str) -> datetime:
+    found = datetime.fromisoformat(text.strip())
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
