@@ -238,6 +238,56 @@ _RENAME = Command(
     '  airflow-guard rename statements post statements post_statement --reason "clearer name"',
 )
 
+_RERUN = Command(
+    "rerun",
+    "Authorise that done keys are executed once more",
+    "airflow_guard.cli.rerun:run",
+    (
+        Argument("dag", nargs="?", metavar="DAG", help="instead of --key: a DAG (or key_namespace) …"),
+        Argument(
+            "operation", nargs="?", metavar="OPERATION", help="… and the operation (by default the task_id)"
+        ),
+        Argument("--start", metavar="DATE", help="first business date"),
+        Argument("--end", metavar="DATE", help="last business date (default: the first)"),
+        Argument(
+            "--document", action="append", default=[], metavar="ID", help="one document; can be repeated"
+        ),
+        _CYCLE,
+        _KEY,
+        Argument(
+            "--expires",
+            default="24h",
+            metavar="LENGTH",
+            help="how long it holds: 90m, 24h, 7d (default: 24h)",
+        ),
+        Argument(
+            "--without-reversal", action="store_true", help="the first effect stays; on_rerun is not called"
+        ),
+        Argument(
+            "--reversal-happened",
+            action="store_true",
+            help="of --key: on_rerun ended inside, and has reversed",
+        ),
+        Argument(
+            "--reversal-did-not-happen",
+            action="store_true",
+            help="of --key: on_rerun ended inside, and has not",
+        ),
+        _REASON,
+        _ACTOR,
+        Argument("-y", "--yes", action="store_true", help="do not ask"),
+        _DRY_RUN,
+        _OUTPUT,
+        *_LEDGER,
+    ),
+    description="Nothing is executed by this command: it prints the one that does it. Each key is executed once, and "
+    "under a new idempotency key; before it, on_rerun of the task's side effect reverses the first effect. What nobody "
+    "has executed in time stays as it is.",
+    epilog="examples:\n"
+    '  airflow-guard rerun statements post --start 2025-03-01 --end 2025-03-31 --reason "wrong rate" --dry-run\n'
+    '  airflow-guard rerun --key 3f21ab --without-reversal --reason "the bank lost the file" --expires 2h',
+)
+
 _LATER = tuple(
     Command(
         name,
@@ -246,11 +296,8 @@ _LATER = tuple(
         (Argument("ignored", nargs="*", metavar="…", help="nothing yet"), *_LEDGER),
         hidden=True,
     )
-    for name, what in (
-        ("rerun", "Authorise that done keys are executed again"),
-        ("purge", "Remove old keys"),
-    )
+    for name, what in (("purge", "Remove old keys"),)
 )
 
-COMMANDS: tuple[Command, ...] = (_MIGRATE, _SHOW, _RESOLVE, _ADOPT, _RENAME, *_LATER)
-GROUP_HELP = "The ledger of what was done once: look, settle, adopt, rename"
+COMMANDS: tuple[Command, ...] = (_MIGRATE, _SHOW, _RESOLVE, _ADOPT, _RENAME, _RERUN, *_LATER)
+GROUP_HELP = "The ledger of what was done once: look, settle, adopt, rename, rerun"

@@ -10,15 +10,6 @@ if TYPE_CHECKING:
     import argparse
 
 
-def rerun(given: argparse.Namespace) -> NoReturn:  # noqa: ARG001 - the signature of every command
-    """Refuse."""
-    raise NotAvailableYet(
-        "reruns on purpose are not in this version: a done key is not executed again. If it was recorded as "
-        "done by mistake or must be done once more, give the new work a key of its own: another cycle, or "
-        "another operation."
-    )
-
-
 def purge(given: argparse.Namespace) -> NoReturn:  # noqa: ARG001 - the signature of every command
     """Refuse."""
     raise NotAvailableYet(

@@ -225,6 +225,15 @@ class _Rename:
                 raise ResolutionError(
                     f"{changed} of {len(group)} keys of {key_date} could be moved: none was."
                 )
+            self._move_reruns(connection, key_date, {row.key_hash: moves[row.key_hash] for row in group})
+
+    def _move_reruns(self, connection: sa.Connection, key_date: date, moves: dict[str, str]) -> None:
+        r = self._tables.rerun
+        connection.execute(
+            sa.update(r)
+            .where(r.c.key_date == key_date, r.c.key_hash.in_(list(moves)))
+            .values(key_hash=sa.case(moves, value=r.c.key_hash))
+        )
 
     def _write_alias(self, connection: sa.Connection, done: Renamed) -> None:
         a = self._tables.alias

@@ -247,7 +247,7 @@ def test_stored_text_cannot_steer_the_terminal(ledger: Ledger, cli: Cli) -> None
         (["show", "--limit", "0"], 2, "--limit"),
         (["show", "--state", "lost"], 2, "invalid choice"),
         (["show", "--nonsense"], 2, "unrecognized"),
-        (["rerun", "statements", "--start", "2025-01-01"], 2, "not in this version"),
+        (["rerun", "statements", "--start", "2025-01-01", *REASON], 2, "give --key HASH"),
         (["purge"], 2, "not in this version"),
         (["resolve", "--key", "abcdef", *REASON], 2, "say one of --happened"),
         (["resolve", "--key", "abcdef", "--waive", "--happened", *REASON], 2, "say one of"),
@@ -659,3 +659,58 @@ def test_airflow_guard_is_a_command_of_airflow(
     done = in_a_process(airflow, *command, *REASON, **settings)
     assert done.returncode == 0, done.stderr
     assert killed.row().state is State.COMPLETED
+
+
+# -- rerun
+
+
+RERUN = ("rerun", "statements", "post_statement", "--start", "2025-03-01", "--end", "2025-03-31")
+
+
+@databases(*ONE_OF_EACH)
+def test_rerun_shows_what_was_done_and_names_the_backfill(ledger: Ledger, cli: Cli) -> None:
+    told = scene(ledger)
+    dry = cli(*RERUN, *REASON, "--dry-run")
+    assert "INV" not in dry
+    assert "done: done 20" in dry.replace("statements / post_statement / 2025-03-31 / ", "")
+    assert "run scheduled__2025-03-31" in dry
+    assert '{"receipt":7}' in dry
+    assert "Not part of it, since they are not done:" in dry
+    assert "on_rerun of the task reverses" in dry
+    assert (
+        "airflow backfill create --dag-id statements --from-date 2025-03-31 --to-date 2025-03-31T23:59:59 "
+        "--reprocess-behavior completed --run-on-latest-version" in dry
+    )
+    assert told["done"].row().rerun is None
+    cli(*RERUN, *REASON, code=1)
+    assert "no terminal" in cli.err
+    cli(*RERUN, "--yes", code=1)
+    assert "A reason is missing" in cli.err
+    done = cli.json(*RERUN, *REASON, "--yes", "--actor", "ada", "--without-reversal", "--expires", "2h")
+    assert done["without_reversal"]
+    assert done["until"]
+    rerun = told["done"].row().rerun
+    assert rerun is not None
+    assert (rerun.actor, rerun.without_reversal) == ("ada", True)
+    cli(*RERUN, *REASON, "--yes", code=1)
+    assert "authorised already, by ada" in cli.err
+
+
+@databases("sqlite")
+def test_rerun_refuses_what_it_cannot_authorise(ledger: Ledger, cli: Cli) -> None:
+    told = scene(ledger)
+    cli(*RERUN, *REASON, "--document", "nobody", "--dry-run", code=1)
+    assert "has no key" in cli.err
+    for name, does in (("doubtful", "resolve"), ("follow-up", "--followed-up"), ("refused", "--send-again")):
+        cli("rerun", "--key", told[name].hashes[0], *REASON, "--dry-run", code=1)
+        assert does in cli.err, name
+    cli(*RERUN, *REASON, "--expires", "40d", "--dry-run", code=1)
+    assert "31 days" in cli.err
+    for wrong in (
+        ("rerun", *REASON), ("rerun", "statements", "post_statement", *REASON),
+        ("rerun", "--key", "3f21ab", "--reversal-happened", "--reversal-did-not-happen", *REASON),
+        (*RERUN, "--reversal-happened", *REASON), (*RERUN[:5], "--end", "2025-02-01", *REASON),
+    ):  # fmt: skip
+        cli(*wrong, code=2)
+    cli("rerun", "--key", told["done"].hashes[0], "--reversal-happened", *REASON, code=1)
+    assert "No reversal" in cli.err
