@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
 from airflow_guard.core.errors import (
+    BeforeHorizon,
     DocumentError,
     KeyDrift,
     LedgerBusy,
@@ -321,6 +322,10 @@ class _Session:
         except LedgerBusy as error:
             self._not_won(everything, str(error))
             return own, {}
+        except BeforeHorizon as error:
+            for document in new:
+                self._classifier.block(document, None, error, Outcome.BLOCKED)
+            return self._claim([], known, reruns) if known or reruns else (own, {})
         lost = [document for document in everything if document.key_hash not in won]
         if lost:
             self._not_won(lost, "another attempt is just claiming it")
@@ -337,11 +342,15 @@ class _Session:
         if self._spec.call_per == "document":
             return [self._unit(own, [document], won, reruns) for document in documents]
         size, units = self._spec.batch_size, []
-        # The first effect of a document may have to be reversed: with others of its generation only.
-        for generation in sorted({won[document.key_hash].generation for document in documents}):
-            of_it = [each for each in documents if won[each.key_hash].generation == generation]
-            for start in range(0, len(of_it), size):
-                members = of_it[start : start + size]
+        # What is reversed before is reversed for a batch as a whole: only documents that stand alike go together.
+        groups: dict[tuple[int, bool], list[Document]] = {}
+        for document in documents:
+            rerun = reruns.get(document.key_hash)
+            alike = (won[document.key_hash].generation, rerun is not None and rerun.to_reverse)
+            groups.setdefault(alike, []).append(document)
+        for group in groups.values():
+            for start in range(0, len(group), size):
+                members = group[start : start + size]
                 batch_id = batch_id_of(won[document.key_hash].idempotency_key for document in members)
                 units.append(self._unit(own, members, won, reruns, batch_id))
         return units

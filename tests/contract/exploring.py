@@ -193,7 +193,7 @@ class Bench:
         if row is None:
             return None
         columns = tuple(getattr(row, name) for name in COPIED)
-        known = key.read()
+        known = key.read() if row.state == State.COMPLETED else None
         authorised = known is not None and known.rerun is not None
         return Row(columns, tuple(getattr(row, name) is not None for name in INSTANTS), authorised)
 

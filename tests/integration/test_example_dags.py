@@ -509,9 +509,9 @@ def test_last_month_is_authorised_only_by_two_people_and_then_posted_once_more(b
     dag = example("rerun_month")
     what = {"start": "2026-01-01", "end": "2026-01-31", "reason": "wrong rate in January"}
 
-    def asked(approver: str) -> Any:
+    def asked(approver: str, at: str) -> Any:
         dag.task_dict["preview"].actor = dag.task_dict["authorise"].actor = "ada"
-        run = start_run(dag, run_type="manual", logical_at=berlin("2026-02-03 09:00"), conf=what)
+        run = start_run(dag, run_type="manual", logical_at=berlin(f"2026-02-03 {at}"), conf=what)
         run.go()
         answered(run, approver)
         return run.go()
@@ -526,11 +526,11 @@ def test_last_month_is_authorised_only_by_two_people_and_then_posted_once_more(b
             where = {"dag_id": dag.dag_id, "task_id": "four_eyes", "run_id": run.run_id}
             XComModel.set("return_value", value, **where, serialize=False, session=session)
 
-    run = asked("ada")
+    run = asked("ada", "09:00")
     assert run.states()["authorise"] == "failed"
     assert "a second person must" in str(run.last("authorise").error)
     assert bank.one("SELECT count(*) FROM guard_rerun") == 0
-    run = asked("bob")
+    run = asked("bob", "10:00")
     assert run.states() == {"preview": "success", "four_eyes": "success", "authorise": "success"}
     assert bank.rows("SELECT DISTINCT actor, reason FROM guard_rerun") == [
         ("ada, approved by bob", "wrong rate in January")

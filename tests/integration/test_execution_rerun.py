@@ -297,6 +297,23 @@ def test_documents_of_a_batch_are_rerun_in_a_batch_of_their_own(ledger: TestLedg
     ]
 
 
+def test_a_batch_reverses_only_what_is_to_be_reversed(ledger: TestLedger) -> None:
+    recalled: list[str] = []
+
+    def recall(documents: list[str]) -> None:
+        recalled.extend(documents)
+
+    def send(documents: list[str]) -> int:
+        return len(documents)
+
+    how: dict[str, Any] = {"call_per": "batch", "side_effect": External(on_rerun=recall), "operation": "send"}
+    ledger.run(send, documents=["a", "b", "c"], **how)
+    ledger.authorise_rerun("a")
+    ledger.authorise_rerun("b", without_reversal=True)
+    assert ledger.run(send, documents=["a", "b", "c"], **how).executed == 2
+    assert recalled == ["a"]
+
+
 def test_r03_a_failed_archive_repeats_nothing_and_a_forced_rerun_says_what_was_done(
     ledger: TestLedger,
 ) -> None:
