@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.effects import Database as Database
     from airflow_guard.core.effects import External as External
     from airflow_guard.core.errors import AmountError as AmountError
+    from airflow_guard.core.errors import BeforeHorizon as BeforeHorizon
     from airflow_guard.core.errors import BlockedError as BlockedError
     from airflow_guard.core.errors import BothEmpty as BothEmpty
     from airflow_guard.core.errors import BreaksFound as BreaksFound
@@ -78,7 +79,7 @@ _NAMES = {
     ),
     "airflow_guard.core.effects": ("Database", "External"),
     "airflow_guard.core.errors": (
-        "AmountError", "BlockedError", "BothEmpty", "BreaksFound", "BusinessDateError", "CalendarError",
+        "AmountError", "BeforeHorizon", "BlockedError", "BothEmpty", "BreaksFound", "BusinessDateError", "CalendarError",
         "ConfigurationError", "ContentChanged", "DateChangedError", "DocumentError", "DocumentsFailed",
         "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "GuardError", "InDoubt",
         "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift", "LedgerBusy", "LedgerError",

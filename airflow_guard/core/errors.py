@@ -30,6 +30,7 @@
     │   ├── DuplicateRefused          done before, and on_duplicate="fail"
     │   ├── KeyDrift                  done before under a key of another shape
     │   ├── NotGuardedThen            dated before the ledger kept watch
+    │   ├── BeforeHorizon             dated when keys were purged
     │   └── RerunRefused              a rerun is authorised that cannot be executed so
     ├── DocumentsFailed               some documents of a task failed
     ├── TooManyRejected               more rejected documents than max_rejected
@@ -179,6 +180,10 @@ class KeyDrift(BlockedError):
 
 class NotGuardedThen(BlockedError):
     """The date or run lies before the ledger kept watch over this operation."""
+
+
+class BeforeHorizon(BlockedError):
+    """The date lies at or before the horizon of the operation: its keys were purged, so nobody knows what was done."""
 
 
 class RerunRefused(BlockedError):

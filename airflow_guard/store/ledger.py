@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from airflow_guard.core.errors import OwnershipLost
-from airflow_guard.core.keys import NORMALISER_VERSION, KeySpace
+from airflow_guard.core.errors import BeforeHorizon, OwnershipLost
+from airflow_guard.core.keys import DATELESS, NORMALISER_VERSION, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import aliases, dialects
 from airflow_guard.store.changes import (
@@ -114,6 +114,7 @@ class Ledger:
         :param reruns: documents that are done and that a person has authorised: the authorisation is used.
         :raises LedgerBusy: a lock was not free in time: treat the keys as in progress elsewhere.
         :raises OwnershipLost: the operation was renamed since the task looked for aliases (retryable).
+        :raises BeforeHorizon: a new key is dated when keys were purged; nothing was claimed. A retry does not help.
         """
         s = self.statements
         new = sorted(new, key=lambda document: document.key_hash)
@@ -138,21 +139,29 @@ class Ledger:
                     and self.database.dialect == dialects.POSTGRES
                 ):
                     # All of it won, as it was sent: not read back. (MySQL counts otherwise.)
-                    self._refuse_renamed(connection, space, name)
+                    self._refuse_late(connection, space, name, inserted=True)
                     return {key: Claimed(key, 1, 1, sent, None) for key, sent in receiver_keys.items()}
             won = s.owned.run(connection, own.key_date, hashes, token=own.token).all()
             if won:
-                self._refuse_renamed(connection, space, name)
+                self._refuse_late(connection, space, name, inserted=bool(new))
             return {row.key_hash: Claimed(*row) for row in won}
 
         return self.database.write(work)
 
-    def _refuse_renamed(self, connection: sa.Connection, space: KeySpace, name: str) -> None:
-        # Asked after the inserts: a rename holds off writers, so it came before them or comes after.
-        if connection.execute(self.statements.renamed, {"name": name}).scalar_one():
+    def _refuse_late(self, connection: sa.Connection, space: KeySpace, name: str, *, inserted: bool) -> None:
+        # Asked after the inserts. A rename holds off writers, so it came before them or comes after. A purge commits
+        # its horizon before it deletes: a key that is gone could only be inserted with the horizon to be seen.
+        found = connection.execute(self.statements.unclaimable, {"name": name}).one()
+        if found.renamed:
             raise OwnershipLost(
                 f"{space.key_namespace} / {space.operation} was renamed in the ledger while this task ran. Nothing "
                 "was claimed; another try meets the keys under their new names."
+            )
+        until = found.purged_until
+        if inserted and until is not None and space.key_date != DATELESS and space.business_date <= until:
+            raise BeforeHorizon(
+                f"{space.describe(None)}: keys of this operation up to {until} were purged, so nobody can tell what was done "
+                "then. Nothing was executed. If it must be, give it a key of its own: another operation or cycle."
             )
 
     def _take(

@@ -216,8 +216,13 @@ class Statements:
 
         won = (e.c.key_hash, e.c.attempt, e.c.generation, e.c.idempotency_key, e.c.batch_id)
         alias = self.tables.alias
-        self.renamed = sa.select(sa.exists().where(alias.c.old_hash == sa.bindparam("name")))
-        """Whether names are old ones by now."""
+        horizon = self.tables.horizon
+        purged_until = sa.select(horizon.c.business_date).where(horizon.c.name_hash == sa.bindparam("name"))
+        self.unclaimable = sa.select(
+            sa.exists().where(alias.c.old_hash == sa.bindparam("name")).label("renamed"),
+            purged_until.scalar_subquery().label("purged_until"),
+        )
+        """Whether names are old ones by now, and up to which date their keys were purged."""
 
         self.owned = self._by_keys(
             sa.select(*won).where(

@@ -167,7 +167,9 @@ def test_every_command_is_there() -> None:
     assert [name for name in listed if name.isalpha() and name.islower()] == list(subparsers())
 
 
-@pytest.mark.parametrize("name", ["migrate", "show", "resolve", "adopt", "rename", "rerun"])
+@pytest.mark.parametrize(
+    "name", ["migrate", "show", "resolve", "adopt", "rename", "rerun", "purge", "export", "diagnose", "audit"]
+)
 def test_every_option_of_a_command_is_there(name: str) -> None:
     text = page("docs/reference/cli.md")
     shared = {flag for row in table_rows(text.section("Which ledger")) for flag in code(row[0])}
