@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.effects import Database as Database
     from airflow_guard.core.effects import External as External
     from airflow_guard.core.errors import AmountError as AmountError
+    from airflow_guard.core.errors import BeforeHorizon as BeforeHorizon
     from airflow_guard.core.errors import BlockedError as BlockedError
     from airflow_guard.core.errors import BothEmpty as BothEmpty
     from airflow_guard.core.errors import BreaksFound as BreaksFound
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import OwnershipLost as OwnershipLost
     from airflow_guard.core.errors import ReconciliationError as ReconciliationError
     from airflow_guard.core.errors import Rejected as Rejected
+    from airflow_guard.core.errors import RerunRefused as RerunRefused
     from airflow_guard.core.errors import ResolutionError as ResolutionError
     from airflow_guard.core.errors import ResultError as ResultError
     from airflow_guard.core.errors import SideInvalid as SideInvalid
@@ -76,6 +78,7 @@ if TYPE_CHECKING:
     from airflow_guard.operators.failures import GuardRetry as GuardRetry
     from airflow_guard.operators.failures import GuardTimeout as GuardTimeout
     from airflow_guard.operators.idempotent import IdempotentOperator as IdempotentOperator
+    from airflow_guard.operators.rerun import GuardRerunOperator as GuardRerunOperator
     from airflow_guard.operators.run_context import business_date_of as business_date_of
     from airflow_guard.sensors.reconciliation import ReconciliationSensor as ReconciliationSensor
 
@@ -86,13 +89,13 @@ _NAMES = {
     ),
     "airflow_guard.core.effects": ("Database", "External"),
     "airflow_guard.core.errors": (
-        "AmountError", "BlockedError", "BothEmpty", "BreaksFound", "BusinessDateError", "CalendarError",
+        "AmountError", "BeforeHorizon", "BlockedError", "BothEmpty", "BreaksFound", "BusinessDateError", "CalendarError",
         "ConfigurationError", "ContentChanged", "DateChangedError", "DocumentError", "DocumentsFailed",
         "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "GuardError", "InDoubt",
         "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift", "LedgerBusy", "LedgerError",
         "LedgerNotConfigured", "LedgerNotMigrated", "LedgerUnavailable", "NeverCompared", "NotAvailableYet",
         "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
-        "ReconciliationError", "Rejected", "ResolutionError", "ResultError", "SideInvalid",
+        "ReconciliationError", "Rejected", "RerunRefused", "ResolutionError", "ResultError", "SideInvalid",
         "SideUnavailable", "StaleResolution", "Stopped", "TooManyRejected", "TransactionError",
         "UnknownCommit",
     ),
@@ -106,6 +109,7 @@ _NAMES = {
     "airflow_guard.operators.duplicate_check": ("DuplicateCheckOperator",),
     "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry", "GuardTimeout"),
     "airflow_guard.operators.idempotent": ("IdempotentOperator",),
+    "airflow_guard.operators.rerun": ("GuardRerunOperator",),
     "airflow_guard.operators.run_context": ("business_date_of",),
     "airflow_guard.sensors.reconciliation": ("ReconciliationSensor",),
 }  # fmt: skip

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OUTPUTS = ("table", "json", "yaml", "plain")
+SEVERITIES = ("high", "medium", "low")
 STATES = ("unfinished", "in_doubt", "in_progress", "rejected", "failed", "follow_up", "completed")
 
 
@@ -28,7 +29,8 @@ class Argument:
 class Command:
     """One command.
 
-    :param function: where it is, ``module:name``; imported when it is used. It takes the parsed arguments.
+    :param function: where it is, ``module:name``; imported when it is used. It takes the parsed arguments, and may return
+        an exit code.
     :param epilog: examples.
     """
 
@@ -238,19 +240,171 @@ _RENAME = Command(
     '  airflow-guard rename statements post statements post_statement --reason "clearer name"',
 )
 
-_LATER = tuple(
-    Command(
-        name,
-        f"{what} (not in this version)",
-        f"airflow_guard.cli.later:{name}",
-        (Argument("ignored", nargs="*", metavar="…", help="nothing yet"), *_LEDGER),
-        hidden=True,
-    )
-    for name, what in (
-        ("rerun", "Authorise that done keys are executed again"),
-        ("purge", "Remove old keys"),
-    )
+_RERUN = Command(
+    "rerun",
+    "Authorise that done keys are executed once more",
+    "airflow_guard.cli.rerun:run",
+    (
+        Argument("dag", nargs="?", metavar="DAG", help="instead of --key: a DAG (or key_namespace) …"),
+        Argument(
+            "operation", nargs="?", metavar="OPERATION", help="… and the operation (by default the task_id)"
+        ),
+        Argument("--start", metavar="DATE", help="first business date"),
+        Argument("--end", metavar="DATE", help="last business date (default: the first)"),
+        Argument(
+            "--document", action="append", default=[], metavar="ID", help="one document; can be repeated"
+        ),
+        _CYCLE,
+        _KEY,
+        Argument(
+            "--expires",
+            default="24h",
+            metavar="LENGTH",
+            help="how long it holds: 90m, 24h, 7d (default: 24h)",
+        ),
+        Argument(
+            "--without-reversal", action="store_true", help="the first effect stays; on_rerun is not called"
+        ),
+        Argument(
+            "--reversal-happened",
+            action="store_true",
+            help="of --key: on_rerun ended inside, and has reversed",
+        ),
+        Argument(
+            "--reversal-did-not-happen",
+            action="store_true",
+            help="of --key: on_rerun ended inside, and has not",
+        ),
+        _REASON,
+        _ACTOR,
+        Argument("-y", "--yes", action="store_true", help="do not ask"),
+        _DRY_RUN,
+        _OUTPUT,
+        *_LEDGER,
+    ),
+    description="Nothing is executed by this command: it prints the one that does it. Each key is executed once, and "
+    "under a new idempotency key; before it, on_rerun of the task's side effect reverses the first effect. What nobody "
+    "has executed in time stays as it is.",
+    epilog="examples:\n"
+    '  airflow-guard rerun statements post --start 2025-03-01 --end 2025-03-31 --reason "wrong rate" --dry-run\n'
+    '  airflow-guard rerun --key 3f21ab --without-reversal --reason "the bank lost the file" --expires 2h',
 )
 
-COMMANDS: tuple[Command, ...] = (_MIGRATE, _SHOW, _RESOLVE, _ADOPT, _RENAME, *_LATER)
-GROUP_HELP = "The ledger of what was done once: look, settle, adopt, rename"
+_PURGE = Command(
+    "purge",
+    "Remove old keys that are done, and leave a horizon",
+    "airflow_guard.cli.purge:run",
+    (
+        Argument("dag", nargs="?", metavar="DAG", help="only this DAG (or key_namespace)"),
+        Argument("operation", nargs="?", metavar="OPERATION", help="only this operation"),
+        Argument("--until", metavar="DATE", help="the last business date that goes"),
+        Argument("--older-than", metavar="DAYS", help="or by age, such as 730d"),
+        Argument(
+            "--batch", type=int, default=1000, metavar="N", help="rows in a transaction (default: 1000)"
+        ),
+        _REASON,
+        _ACTOR,
+        Argument("-y", "--yes", action="store_true", help="do not ask"),
+        _DRY_RUN,
+        _OUTPUT,
+        *_LEDGER,
+    ),
+    description="What is not done stays, and so do open breaks, keys that hold once per document, and the audit. Claims of "
+    "the same operations for these dates are refused from then on.",
+    epilog="example:\n"
+    '  airflow-guard purge --older-than 730d --reason "two years, as the policy says" --dry-run',
+)
+
+_EXPORT = Command(
+    "export",
+    "Write the keys of a range of business dates, or the audit, as CSV",
+    "airflow_guard.cli.export:run",
+    (
+        Argument("dag", nargs="?", metavar="DAG", help="only this DAG (or key_namespace)"),
+        Argument("--operation", help="only this operation"),
+        Argument(
+            "--start",
+            required=True,
+            metavar="DATE",
+            help="first business date; with --events the first day (UTC)",
+        ),
+        Argument("--end", metavar="DATE", help="the last one (default: the first)"),
+        Argument("--events", action="store_true", help="the audit instead: who did what, and why"),
+        Argument("--file", metavar="FILE", help="where to; it must not exist yet (default: standard output)"),
+        *_LEDGER,
+    ),
+    description="RFC 4180, UTF-8. What a spreadsheet would take for a formula gets an apostrophe before it.",
+    epilog="example:\n  airflow-guard export statements --start 2025-03-01 --end 2025-03-31 --file march.csv",
+)
+
+_DIAGNOSE = Command(
+    "diagnose",
+    "Say why a date was done twice, or not at all",
+    "airflow_guard.cli.diagnose:run",
+    (
+        Argument("dag", metavar="DAG", help="the DAG"),
+        Argument("date", metavar="DATE", help="business date, YYYY-MM-DD"),
+        Argument("--table", metavar="TABLE", help="the business table"),
+        Argument("--table-key", metavar="COLUMN", help="its column that is the document"),
+        Argument(
+            "--date-column",
+            metavar="COLUMN",
+            help="its column that is the business date (default: all rows count)",
+        ),
+        Argument(
+            "--conn-id", metavar="CONN_ID", help="connection of the table (default: the ledger's database)"
+        ),
+        Argument("--source-url", metavar="URL", help="the same as a URL"),
+        Argument(
+            "--airflow-db",
+            metavar="URL",
+            help="Airflow's metadata database (default: [database] sql_alchemy_conn)",
+        ),
+        Argument("--timezone", default="UTC", metavar="ZONE", help="of the DAG (default: UTC)"),
+        _OUTPUT,
+        *_LEDGER,
+    ),
+    description="Reads only. In a fixed order: Airflow's runs and tries, the ledger, and the business table if it is named. "
+    "The business rows win.",
+    epilog="example:\n"
+    "  airflow-guard diagnose statements 2025-03-31 --table posting --table-key statement_no --date-column posted_on",
+)
+
+_AUDIT = Command(
+    "audit",
+    "List the tasks of DAG files that could do their effect twice",
+    "airflow_guard.cli.audit:run",
+    (
+        Argument(
+            "paths", nargs="*", metavar="DAGS_FOLDER", help="folders or files (default: [core] dags_folder)"
+        ),
+        Argument(
+            "--fail-on",
+            choices=(*SEVERITIES, "never"),
+            default="high",
+            metavar=f"({', '.join(SEVERITIES)}, never)",
+            help="exit with 1 if a finding is as bad as that (default: high)",
+        ),
+        _OUTPUT,
+        *_LEDGER,
+    ),
+    description="Imports the files as Airflow does, and runs nothing. With --ledger it also compares execution_timeout with "
+    "how long guarded tasks took.",
+    epilog="example:\n  airflow-guard audit dags --fail-on medium",
+)
+
+COMMANDS: tuple[Command, ...] = (
+    _MIGRATE,
+    _SHOW,
+    _RESOLVE,
+    _ADOPT,
+    _RENAME,
+    _RERUN,
+    _PURGE,
+    _EXPORT,
+    _DIAGNOSE,
+    _AUDIT,
+)
+GROUP_HELP = (
+    "The ledger of what was done once: look, settle, adopt, rename, rerun, purge, export, diagnose, audit"
+)

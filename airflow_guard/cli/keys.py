@@ -170,6 +170,8 @@ def facts(view: KeyView, batch_documents: int = 0) -> dict[str, str | None]:
         if view.once_per == "document"
         else None,
         "attempt": f"{row.attempt}, {row.done_by}",
+        "generation": f"{row.generation} (executed again on purpose)" if row.generation > 1 else None,
+        "rerun": f"authorised by {row.rerun.actor}: {row.rerun.reason}" if row.rerun else None,
         "first claimed by": first if row.first_run != row.last_run else None,
         "claimed": instant(view.claimed_at),
         "effect begun": instant(view.begun_at),

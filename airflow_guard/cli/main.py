@@ -41,8 +41,9 @@ def execute(command: Command, given: argparse.Namespace) -> int:
 
     module, _, name = command.function.partition(":")
     try:
-        getattr(import_module(module), name)(given)
+        code = getattr(import_module(module), name)(given)
         sys.stdout.flush()
+        return int(code or DONE)
     except (UsageError, NotAvailableYet) as error:
         return _complain(f"{PROGRAM} {command.name}: {error}", USAGE)
     except GuardError as error:

@@ -64,6 +64,37 @@ def rename_command(old: tuple[str, str], new: tuple[str, str], *, ledger: str | 
     return f'{PROGRAM} rename{_ledger_option(ledger)} {names} --reason "…"'
 
 
+def rerun_command(key_hash: str, option: str = "", *, ledger: str | None = None) -> str:
+    """Return the command line that authorises a rerun of a key, or says what became of its reversal.
+
+    >>> rerun_command("3f" * 16, "--without-reversal")
+    'airflow-guard rerun --key 3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f3f --without-reversal --reason "…"'
+
+    :param ledger: as for :func:`resolve_command`.
+    """
+    said = f" {option}" if option else ""
+    return f'{PROGRAM} rerun{_ledger_option(ledger)} --key {key_hash}{said} --reason "…"'
+
+
+def backfill_command(dag_id: str, first: str, last: str) -> str:
+    """Return Airflow's command line that clears the runs of a span of logical dates, and so executes them again.
+
+    >>> print(backfill_command("statements", "2026-01-01", "2026-01-31T23:59:59").replace(" --", "\\n--"))
+    airflow backfill create
+    --dag-id statements
+    --from-date 2026-01-01
+    --to-date 2026-01-31T23:59:59
+    --reprocess-behavior completed
+    --run-on-latest-version
+
+    :param first: of the logical dates, inclusive, as ``last``.
+    """
+    return (
+        f"airflow backfill create --dag-id {shlex.quote(dag_id)} --from-date {first} --to-date {last} "
+        "--reprocess-behavior completed --run-on-latest-version"
+    )
+
+
 def without_password(url: str) -> str:
     """Return a URL as it may be printed.
 

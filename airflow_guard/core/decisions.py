@@ -169,7 +169,7 @@ _EXPLANATIONS: Mapping[Situation, str] = {
     Situation.FOLLOW_UP_OPEN: (
         "The effect is done, what follows it in the callable is not. Finish that by hand, then say so."
     ),
-    Situation.DONE: "Done. It is not executed again.",
+    Situation.DONE: "Done. It is not executed again, unless a person authorises it (airflow-guard rerun).",
     Situation.FAILED: "The effect has not happened. There is nothing to settle: the next run executes it.",
     Situation.REJECTED: (
         "The business refused it; it is not tried again. Waive it, or send it again once the cause is gone."

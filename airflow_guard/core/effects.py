@@ -19,15 +19,16 @@ class Database:
     Business rows and the ledger's completion commit in one transaction, or neither does, so such an
     effect is never in doubt unless the callable commits by itself.
 
-    :param on_rerun: reverses the first effect before a second; belongs to ``rerun``, which this
-        version does not have: anything but ``None`` is refused.
-    :raises NotAvailableYet: ``on_rerun`` is given.
+    :param on_rerun: ``on_rerun(previous_result, connection, …)`` reverses the first effect before a rerun that a
+        person has authorised, in the same transaction as the second. Called with what its signature names.
+        Without it, a rerun must be authorised without reversal.
+    :raises ConfigurationError: ``on_rerun`` is not callable.
     """
 
     on_rerun: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        _refuse_on_rerun(self.on_rerun)
+        _check_on_rerun("Database", self.on_rerun)
 
     def __repr__(self) -> str:
         return _written(self)
@@ -49,9 +50,12 @@ class External:
         Empty by default: an exception inside the window normally means in doubt.
     :param receiver_remembers: how long the receiver recognises a repeated idempotency key, counted from
         the first call. Required with ``in_doubt="retry"``.
-    :param on_rerun: belongs to ``rerun``, which this version does not have: refused.
+    :param on_rerun: ``on_rerun(previous_result, previous_idempotency_key, idempotency_key, …)`` reverses the first
+        effect before a rerun that a person has authorised. An effect of its own: it has an idempotency key of its own,
+        and what is raised in it means in doubt, as in the callable. Without it, a rerun must be authorised without
+        reversal.
     :raises ConfigurationError: a combination that cannot work.
-    :raises NotAvailableYet: ``in_doubt="ask"`` or ``on_rerun``.
+    :raises NotAvailableYet: ``in_doubt="ask"``.
     """
 
     verify: Verify | None = None
@@ -62,7 +66,7 @@ class External:
     on_rerun: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
-        _refuse_on_rerun(self.on_rerun)
+        _check_on_rerun("External", self.on_rerun)
         if self.in_doubt == "ask":
             raise NotAvailableYet(
                 'External(in_doubt="ask") is not in this version. Use in_doubt="hold" (a person settles it '
@@ -151,9 +155,6 @@ def _value(value: Any) -> str:
     return repr(value)
 
 
-def _refuse_on_rerun(on_rerun: object) -> None:
-    if on_rerun is not None:
-        raise NotAvailableYet(
-            "on_rerun belongs to reruns on purpose, which are not in this version. Leave it out: a completed "
-            "key is not executed again."
-        )
+def _check_on_rerun(effect: str, on_rerun: object) -> None:
+    if on_rerun is not None and not callable(on_rerun):
+        raise ConfigurationError(f"{effect}(on_rerun={on_rerun!r:.80}) must be callable.")

@@ -29,7 +29,9 @@
     │   ├── ContentChanged            done before with other content
     │   ├── DuplicateRefused          done before, and on_duplicate="fail"
     │   ├── KeyDrift                  done before under a key of another shape
-    │   └── NotGuardedThen            dated before the ledger kept watch
+    │   ├── NotGuardedThen            dated before the ledger kept watch
+    │   ├── BeforeHorizon             dated when keys were purged
+    │   └── RerunRefused              a rerun is authorised that cannot be executed so
     ├── DocumentsFailed               some documents of a task failed
     ├── TooManyRejected               more rejected documents than max_rejected
     ├── Stopped                       the task was asked to stop                 (a retry helps)
@@ -40,7 +42,7 @@
     │   └── NeverCompared             not both sides could be read within the timeout
     ├── BreaksFound                   two sides differ, or a key occurs twice
     │   └── BothEmpty                 neither side has a row
-    ├── ResolutionError               a resolution, adoption or rename is refused
+    ├── ResolutionError               a resolution, adoption, rename or rerun is refused
     │   └── StaleResolution           it judged an attempt that is no longer the last
     └── Signal                        raised by a callable, to say what happened
         ├── Rejected                  the business refused the document: terminal
@@ -180,6 +182,15 @@ class NotGuardedThen(BlockedError):
     """The date or run lies before the ledger kept watch over this operation."""
 
 
+class BeforeHorizon(BlockedError):
+    """The date lies at or before the horizon of the operation: its keys were purged, so nobody knows what was done."""
+
+
+class RerunRefused(BlockedError):
+    """A rerun is authorised, but the task cannot execute it so: nothing reverses the first effect, or it is not
+    known whether something has."""
+
+
 class DocumentsFailed(GuardError):
     """Some documents of a task failed.
 
@@ -232,7 +243,7 @@ class BothEmpty(BreaksFound):
 
 
 class ResolutionError(GuardError):
-    """A resolution, adoption or rename is refused; nothing was changed."""
+    """A resolution, adoption, rename or rerun is refused; nothing was changed."""
 
 
 class StaleResolution(ResolutionError):

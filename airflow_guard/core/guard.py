@@ -23,6 +23,7 @@ class Verdict(StrEnum):
     CLAIM = "claim"
     TAKE_OVER = "take_over"
     DONE = "done"
+    RERUN = "rerun"
     CHANGED = "changed"
     ELSEWHERE = "elsewhere"
     DOUBT = "doubt"
@@ -69,6 +70,18 @@ class TaskIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class OpenRerun:
+    """A rerun that a person has authorised, and that nobody has used yet.
+
+    :param without_reversal: whether the first effect stays as it is.
+    """
+
+    actor: str
+    reason: str
+    without_reversal: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerRow:
     """One key as the ledger has it, with what the database's clock says about it.
 
@@ -77,6 +90,7 @@ class LedgerRow:
     :param first_begun_age_s: seconds since the first effect of this generation began, ``None`` if none did.
     :param first_run: the task try that claimed the key first; ``None`` for adopted history.
     :param last_run: the task try of the last attempt.
+    :param rerun: the rerun that a person has authorised of what is done; ``None``: none, or it is used or over.
     """
 
     key_hash: str
@@ -100,6 +114,7 @@ class LedgerRow:
     last_run: TaskIdentity | None = None
     task_run_id: int | None = None
     finished_at: datetime | None = None
+    rerun: OpenRerun | None = None
 
     @property
     def done_by(self) -> str:
@@ -171,6 +186,8 @@ def _judge_completed(row: LedgerRow, fingerprint: str | None) -> Judgement:
         return Judgement(Verdict.ELSEWHERE)
     if row.follow_up in (FollowUp.PENDING, FollowUp.FAILED):
         return Judgement(Verdict.FOLLOW_UP)
+    if row.rerun is not None:  # also of changed content: the bug fix may be in it
+        return Judgement(Verdict.RERUN)
     fields = changed_fields(row.fingerprint, fingerprint)
     if fields is not None:
         return Judgement(Verdict.CHANGED, tuple(fields))

@@ -175,6 +175,14 @@ class KeyHasher:
         return hashlib.sha256(text).hexdigest()[:_KEY_HEX]
 
 
+def reversal_key(idempotency_key: str) -> str:
+    """Return the key under which the receiver gets the reversal of an effect before its second execution.
+
+    :param idempotency_key: of the second execution (of its batch: the ``batch_id``).
+    """
+    return hashlib.sha256(b"reversal/" + idempotency_key.encode()).hexdigest()[:_KEY_HEX]
+
+
 def batch_id_of(idempotency_keys: Iterable[str]) -> str:
     """Return the id of a batch: 32 hex characters that depend on nothing but its members.
 

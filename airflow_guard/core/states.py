@@ -15,7 +15,7 @@ class State(StrEnum):
 
     * ``IN_PROGRESS``: an attempt owns it. With the lease over and the effect not begun, another may claim it;
       with the effect begun, every reader treats it as in doubt, whether or not anyone has written it.
-    * ``COMPLETED``: the effect is done. Never executed again without a person's authorisation.
+    * ``COMPLETED``: the effect is done. Never executed again without a person's authorisation (a rerun).
     * ``FAILED``: the effect has certainly not happened. May be claimed again.
     * ``REJECTED``: the business refused it. Terminal until a person waives it or sends it again.
     * ``IN_DOUBT``: the effect may or may not have happened. Only ``verify``, a person, or a late report of the
@@ -67,6 +67,7 @@ class Event(StrEnum):
     WAIVE = "waive"
     SEND_AGAIN = "send_again"
     ADOPT = "adopt"
+    RERUN = "rerun"
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(State.REJECTED, Event.WAIVE, State.COMPLETED),
     Transition(State.REJECTED, Event.SEND_AGAIN, State.FAILED),
     Transition(None, Event.ADOPT, State.COMPLETED),
+    # An attempt uses what a person has authorised: the next generation, with its claim in the same transaction.
+    Transition(State.COMPLETED, Event.RERUN, State.FAILED),
 )
 
 PHASES_OF_STATE: dict[State, frozenset[Phase]] = {

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.errors import BlockedError, DuplicateRefused, InProgressElsewhere
+from airflow_guard.core.errors import BlockedError, DuplicateRefused, InProgressElsewhere, RerunRefused
 from airflow_guard.core.fingerprints import changed_fields
 from airflow_guard.core.guard import (
     CLAIMABLE,
@@ -19,6 +19,7 @@ from airflow_guard.core.guard import (
 from airflow_guard.core.keys import NORMALISER_VERSION, NORMALISERS, KeySpace
 from airflow_guard.core.refusals import not_guarded, refusal, rejected_before
 from airflow_guard.core.report import Held, Outcome, Report
+from airflow_guard.core.reruns import nothing_reverses
 from airflow_guard.core.results import decode_result, has_result
 from airflow_guard.core.states import State
 from airflow_guard.store.events import AuditEvent
@@ -41,17 +42,19 @@ class Claimable:
 
     :param new: the ledger does not know them.
     :param known: failed, or the lease is over with nothing begun.
+    :param reruns: done, and a person has authorised a rerun.
     :param batches: known members of external batches, by batch id: repeated only together.
     :param doubted: members of external batches in doubt, by batch id: verified together.
     """
 
     new: list[Document] = field(default_factory=list)
     known: list[Document] = field(default_factory=list)
+    reruns: list[Document] = field(default_factory=list)
     batches: list[tuple[Document, LedgerRow]] = field(default_factory=list)
     doubted: list[tuple[Document, LedgerRow]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.new or self.known or self.batches or self.doubted)
+        return bool(self.new or self.known or self.reruns or self.batches or self.doubted)
 
 
 class Classifier:
@@ -68,6 +71,7 @@ class Classifier:
     def __init__(
         self, ledger: Ledger, spec: GuardSpec, space: KeySpace, asking: Asking, report: Report,
         settler: DoubtSettler, task_run_id: int, unguarded: str | None, *, resumed: bool,
+        has_on_rerun: bool = False,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._spec = spec
@@ -78,6 +82,7 @@ class Classifier:
         self._task_run_id = task_run_id
         self._unguarded = unguarded
         self._resumed = resumed
+        self._has_on_rerun = has_on_rerun
         self._observe = spec.mode == "observe"
         self._mine_known: set[int | None] = set()
         self.observed: list[tuple[Document, LedgerRow | None, str]] = []
@@ -135,9 +140,10 @@ class Classifier:
 
     def _simply_done(self, row: Any, document: Document) -> bool:
         # By position: this runs for every document of every replay.
-        _, state, follow_up, deployment, first_task_run_id, _, content = row
+        _, state, follow_up, deployment, first_task_run_id, _, content, some_rerun = row
         return (
             state == "completed"
+            and not some_rerun
             and follow_up in ("none", "settled")
             and deployment == self._asking.deployment
             and (content is None or changed_fields(content, document.fingerprint) is None)
@@ -174,8 +180,10 @@ class Classifier:
                 claimable.known.append(document)
         elif verdict is Verdict.DOUBT:
             return self._doubt(document, row, claimable)
-        elif verdict is Verdict.DONE and self._spec.on_duplicate != "fail" and not self._observe:
-            self._done(document, row)
+        elif verdict is Verdict.RERUN or (
+            verdict is Verdict.DONE and self._spec.on_duplicate != "fail" and not self._observe
+        ):
+            self._done(document, row, claimable)
         elif verdict is Verdict.REJECTED and not self._observe:
             self.not_done[document.key_hash] = Outcome.REJECTED
             self._report.add(Outcome.REJECTED, document.name, rejected_before(row))
@@ -187,6 +195,13 @@ class Classifier:
             error = refusal(judgement, row, self._space, document.name, self._spec.ledger)
             self.block(document, row, error, Outcome.BLOCKED)
         return False
+
+    def _rerun(self, document: Document, row: LedgerRow, claimable: Claimable) -> None:
+        if row.rerun is None or row.rerun.without_reversal or self._has_on_rerun:
+            claimable.reruns.append(document)
+            return
+        text = nothing_reverses(self._space.describe(document.name), in_database=self._spec.database)
+        self.block(document, row, RerunRefused(text), Outcome.BLOCKED)
 
     def lapsed(self, members: Sequence[tuple[Document, LedgerRow]]) -> bool:
         """Report documents that were free only as long as the receiver remembers them; return whether these were."""
@@ -229,7 +244,10 @@ class Classifier:
             free.extend(documents)
         return settled.verdict == "changed"
 
-    def _done(self, document: Document, row: LedgerRow) -> None:
+    def _done(self, document: Document, row: LedgerRow, claimable: Claimable) -> None:
+        if row.rerun is not None:
+            self._rerun(document, row, claimable)
+            return
         self._return_stored(document, row.result)
         self._replayed([document.name], row.task_run_id)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from airflow_guard.core.errors import (
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import encode_result
 from airflow_guard.core.states import FollowUp
+from airflow_guard.execution.reversal import in_doubt_note
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.window import EffectWindow, Reached
 from airflow_guard.execution.writer import PATIENCE_S, Writer
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.reversal import FirstEffect
     from airflow_guard.execution.spec import Callee, GuardSpec
     from airflow_guard.store.ledger import Ledger
 
@@ -41,18 +44,24 @@ class ExternalEffect:
     """
 
     def __init__(
-        self, ledger: Ledger, spec: GuardSpec, callee: Callee, writer: Writer, keeper: LeaseKeeper
-    ) -> None:
+        self, ledger: Ledger, spec: GuardSpec, callee: Callee, writer: Writer, keeper: LeaseKeeper,
+        first: FirstEffect,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._spec = spec
         self._callee = callee
         self._writer = writer
         self._keeper = keeper
+        self._first = first
         self._safe = tuple(spec.external.safe_errors)
         self._narrowed = "effect" in callee.names
 
     def run(self, unit: Unit) -> UnitResult:
         """Execute a unit; every ending is written to the ledger before this returns, or is pending."""
+        if unit.generation > 1:
+            ended = self._reverse_first(unit)
+            if ended is not None:
+                return ended
         if self._narrowed:
             return self._run_narrowed(unit)
         entered = False
@@ -63,6 +72,35 @@ class ExternalEffect:
         except BaseException as error:  # AirflowTaskTimeout and SystemExit count too
             return self._failed(unit, error, entered=entered)
         return self._done(unit, value)
+
+    def _reverse_first(self, unit: Unit) -> UnitResult | None:
+        """Reverse the first effect before the second; return how the unit ended if that was the end of it.
+
+        The keys stay begun from before the reversal until after the second effect: what dies in between is in doubt.
+        """
+        entered = False
+        try:
+            self._first.check(unit)
+            if not self._first.left(unit):
+                return None
+            self._keeper.ensure()
+            self._first.begin(unit)
+            entered = True
+            self._first.reverse(unit)
+            self._first.done(unit, patience_s=PATIENCE_S)
+        except BaseException as error:
+            if entered and self._is_safe(unit, error):
+                with contextlib.suppress(LedgerError):  # it stays begun, and a person says what became of it
+                    self._first.refuted(unit, patience_s=PATIENCE_S)
+            elif entered:
+                error.add_note(in_doubt_note(unit))
+            return self._failed(unit, error, entered=entered)
+        return None
+
+    def _is_safe(self, unit: Unit, error: BaseException) -> bool:
+        # A batch is one effect for many documents: once inside, one refused connection proves nothing for all.
+        proven = isinstance(error, (NotExecuted, Rejected))
+        return proven or (unit.batch_id is None and isinstance(error, self._safe))
 
     def _begin(self, unit: Unit) -> None:
         self._keeper.ensure()
@@ -147,10 +185,8 @@ class ExternalEffect:
             )
         if not entered:
             return self._not_entered(unit, error)
-        # A batch is one effect for many documents: once inside, one refused connection proves nothing for all.
-        safe = isinstance(error, NotExecuted) or (unit.batch_id is None and isinstance(error, self._safe))
         why = f"{type(error).__name__}: {error}"
-        if safe:
+        if self._is_safe(unit, error):
             return self._recorded(
                 unit,
                 lambda: not self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S),

@@ -22,6 +22,7 @@ from airflow_guard.store.changes import BEGIN
 
 if TYPE_CHECKING:
     from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.reversal import FirstEffect
     from airflow_guard.execution.spec import Callee, GuardSpec
     from airflow_guard.store.ledger import Ledger
 
@@ -29,19 +30,25 @@ if TYPE_CHECKING:
 class DatabaseEffect:
     """Runs units whose effect is business rows."""
 
-    def __init__(self, ledger: Ledger, spec: GuardSpec, callee: Callee, keeper: LeaseKeeper) -> None:
+    def __init__(
+        self, ledger: Ledger, spec: GuardSpec, callee: Callee, keeper: LeaseKeeper, first: FirstEffect
+    ) -> None:
         self._ledger = ledger
         self._spec = spec
         self._callee = callee
         self._keeper = keeper
+        self._first = first
 
     def run(self, unit: Unit) -> UnitResult:
         """Execute a unit in one transaction."""
         transaction = BusinessTransaction(self._ledger, unit.own, unit.hashes)
         text: str | None = None
         try:
+            self._first.check(unit)
             self._keeper.ensure()
             with transaction as connection:
+                if self._first.left(unit):
+                    self._first.reverse(unit, connection=connection)
                 values: dict[str, Any] = {**unit.values(unit.space.business_date), "connection": connection}
                 text = encode_result(self._callee.call(values), self._spec.result_max_bytes)
                 transaction.complete(text)

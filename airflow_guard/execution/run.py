@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
 from airflow_guard.core.errors import (
+    BeforeHorizon,
     DocumentError,
     KeyDrift,
     LedgerBusy,
@@ -27,6 +28,7 @@ from airflow_guard.execution.in_database import DatabaseEffect
 from airflow_guard.execution.lease import LeaseKeeper
 from airflow_guard.execution.observing import Observer
 from airflow_guard.execution.preflight import unguarded_reason
+from airflow_guard.execution.reversal import FirstEffect
 from airflow_guard.execution.shape import DriftCheck, key_shape
 from airflow_guard.execution.spec import CLAIM_CHUNK, Callee, GuardSpec
 from airflow_guard.execution.units import Unit
@@ -36,6 +38,7 @@ from airflow_guard.store import aliases
 from airflow_guard.store.changes import Ownership
 
 if TYPE_CHECKING:
+    from airflow_guard.core.reruns import Rerun
     from airflow_guard.store.ledger import Claimed, Ledger
     from airflow_guard.store.task_runs import TaskTry
 
@@ -55,6 +58,7 @@ class GuardedTask:
     :param task_try: who asks, with the resolved business date in its key space.
     :param callee: the user's callable.
     :param verify: ``External.verify``, where given.
+    :param on_rerun: ``on_rerun`` of the side effect, where given.
     :param dag_task_ids: the tasks that the DAG has now, for the key-drift check.
     :param resumed: the task try's id from before a deferral.
     """
@@ -67,6 +71,7 @@ class GuardedTask:
         callee: Callee,
         *,
         verify: Callee | None = None,
+        on_rerun: Callee | None = None,
         dag_task_ids: Collection[str] = (),
         resumed: int | None = None,
     ) -> None:
@@ -76,6 +81,7 @@ class GuardedTask:
         self._try = task_try
         self._callee = callee
         self._verify = verify
+        self._on_rerun = on_rerun
         self._dag_task_ids = dag_task_ids
         self._resumed = resumed
         self._stop = StopFlag()
@@ -187,10 +193,11 @@ class GuardedTask:
         keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold, over=self._stop.set)
         self._keeper = keeper
         with keeper, (InlineWriter if spec.max_workers == 1 else GroupWriter)(ledger) as writer:
+            first = FirstEffect(ledger, spec, self._on_rerun)
             effect = (
-                DatabaseEffect(ledger, spec, self._callee, keeper)
+                DatabaseEffect(ledger, spec, self._callee, keeper, first)
                 if spec.database
-                else ExternalEffect(ledger, spec, self._callee, writer, keeper)
+                else ExternalEffect(ledger, spec, self._callee, writer, keeper, first)
             )
             threads = 1 if spec.database and ledger.database.dialect == "sqlite" else spec.max_workers
             workers = Workers(
@@ -207,7 +214,7 @@ class GuardedTask:
             )  # fmt: skip
             classifier = Classifier(
                 ledger, spec, space, asking, report, settler, self.task_run_id, unguarded,
-                resumed=self._resumed is not None,
+                resumed=self._resumed is not None, has_on_rerun=self._on_rerun is not None,
             )  # fmt: skip
             observer = Observer(ledger, spec, space, self._callee, report)
             session = _Session(self._ledger, spec, self._try, report, classifier, workers, drift, observer,
@@ -275,6 +282,8 @@ class _Session:
         claimable = self._classifier.classify(split.unique)
         self._gatherer.add(claimable)
         outcomes = self._claim_and_run(claimable.new, claimable.known)
+        if claimable.reruns:
+            outcomes |= self._claim_and_run([], [], claimable.reruns)
         outcomes |= self._classifier.not_done
         self._classifier.not_done.clear()
         for document in split.repeated:
@@ -295,28 +304,35 @@ class _Session:
 
     # -- claims ---------------------------------------------------------------------------------------------
 
-    def _claim_and_run(self, new: Sequence[Document], known: Sequence[Document]) -> dict[str, Outcome]:
-        if not (new or known) or self._must_stop():
-            for document in (*new, *known):
+    def _claim_and_run(
+        self, new: Sequence[Document], known: Sequence[Document], reruns: Sequence[Document] = ()
+    ) -> dict[str, Outcome]:
+        everything = [*new, *known, *reruns]
+        if not everything or self._must_stop():
+            for document in everything:
                 self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
                 self._report.retryable = True
-            return {document.key_hash: Outcome.RELEASED for document in (*new, *known)}
-        own, won = self._claim(new, known)
+            return {document.key_hash: Outcome.RELEASED for document in everything}
+        own, won = self._claim(new, known, reruns)
         if not won:
             return {}
-        documents = [document for document in (*new, *known) if document.key_hash in won]
+        documents = [document for document in everything if document.key_hash in won]
         return self._workers.run(self._units(own, documents, won))
 
     def _claim(
-        self, new: Sequence[Document], known: Sequence[Document]
+        self, new: Sequence[Document], known: Sequence[Document], reruns: Sequence[Document] = ()
     ) -> tuple[Ownership, dict[str, Claimed]]:
         own = Ownership.new(self._space.key_date, self._task_run_id, self._actor)
-        everything = [*new, *known]
+        everything = [*new, *known, *reruns]
         try:
-            won = self._ledger.claim(own, self._space, new, known)
+            won = self._ledger.claim(own, self._space, new, known, reruns=reruns)
         except LedgerBusy as error:
             self._not_won(everything, str(error))
             return own, {}
+        except BeforeHorizon as error:
+            for document in new:
+                self._classifier.block(document, None, error, Outcome.BLOCKED)
+            return self._claim([], known, reruns) if known or reruns else (own, {})
         lost = [document for document in everything if document.key_hash not in won]
         if lost:
             self._not_won(lost, "another attempt is just claiming it")
@@ -329,18 +345,39 @@ class _Session:
             self._classifier.not_won(documents, why)
 
     def _units(self, own: Ownership, documents: Sequence[Document], won: dict[str, Claimed]) -> list[Unit]:
+        reruns = self._reruns(own, won)
         if self._spec.call_per == "document":
-            return [
-                Unit([document], [won[document.key_hash]], own, self._space, None, self._spec.ledger)
-                for document in documents
-            ]
+            return [self._unit(own, [document], won, reruns) for document in documents]
         size, units = self._spec.batch_size, []
-        for start in range(0, len(documents), size):
-            members = documents[start : start + size]
-            claims = [won[document.key_hash] for document in members]
-            batch_id = batch_id_of(claim.idempotency_key for claim in claims)
-            units.append(Unit(members, claims, own, self._space, batch_id, self._spec.ledger))
+        # What is reversed before is reversed for a batch as a whole: only documents that stand alike go together.
+        groups: dict[tuple[int, bool], list[Document]] = {}
+        for document in documents:
+            rerun = reruns.get(document.key_hash)
+            alike = (won[document.key_hash].generation, rerun is not None and rerun.to_reverse)
+            groups.setdefault(alike, []).append(document)
+        for group in groups.values():
+            for start in range(0, len(group), size):
+                members = group[start : start + size]
+                batch_id = batch_id_of(won[document.key_hash].idempotency_key for document in members)
+                units.append(self._unit(own, members, won, reruns, batch_id))
         return units
+
+    def _unit(
+        self, own: Ownership, documents: Sequence[Document], won: dict[str, Claimed], reruns: Mapping[str, Rerun],
+        batch_id: str | None = None,
+    ) -> Unit:  # fmt: skip
+        claims = [won[document.key_hash] for document in documents]
+        mine = (
+            {key.key_hash: reruns[key.key_hash] for key in claims if key.key_hash in reruns} if reruns else {}
+        )
+        return Unit(documents, claims, own, self._space, batch_id, self._spec.ledger, mine)
+
+    def _reruns(self, own: Ownership, won: dict[str, Claimed]) -> Mapping[str, Rerun]:
+        """Return what people have authorised of these claims; asked for later generations only."""
+        later = {key: claim.generation for key, claim in won.items() if claim.generation > 1}
+        if not later:
+            return {}
+        return self._ledger.database.read(lambda c: self._ledger.reruns.of_claims(c, own.key_date, later))
 
     # -- batches that must stay what they were --------------------------------------------------------------
 
@@ -375,8 +412,7 @@ class _Session:
                         self._report.add(Outcome.RELEASED, document.name, why)
                         self._report.retryable = True
             return
-        claims = [won[document.key_hash] for document in documents]
-        self._workers.run([Unit(documents, claims, own, self._space, batch_id, self._spec.ledger)])
+        self._workers.run([self._unit(own, documents, won, self._reruns(own, won), batch_id)])
 
     def _incomplete(
         self, batch_id: str, documents: Sequence[Document], missing: Sequence[str | None]

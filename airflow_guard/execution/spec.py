@@ -19,7 +19,7 @@ CLAIM_CHUNK = 500
 
 INJECTED = (
     "document", "payload", "documents", "batch_id", "business_date", "cycle", "idempotency_key", "attempt",
-    "generation", "connection", "effect",
+    "generation", "previous_result", "previous_idempotency_key", "connection", "effect",
 )  # fmt: skip
 """Names that a callable may take besides the Airflow context."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.documents import Document
     from airflow_guard.core.keys import KeySpace
     from airflow_guard.core.report import Outcome
+    from airflow_guard.core.reruns import Rerun
     from airflow_guard.execution.writer import Mark
     from airflow_guard.store.changes import Ownership
     from airflow_guard.store.ledger import Claimed
@@ -23,6 +24,7 @@ class Unit:
 
     :param batch_id: ``None`` with ``call_per="document"``.
     :param ledger: the connection that commands in messages must name, ``None`` for the configured one.
+    :param reruns: what people have authorised, by key hash, for a unit of a later generation.
     """
 
     documents: Sequence[Document]
@@ -31,6 +33,23 @@ class Unit:
     space: KeySpace
     batch_id: str | None = None
     ledger: str | None = None
+    reruns: Mapping[str, Rerun] = field(default_factory=dict)
+
+    @property
+    def generation(self) -> int:
+        """The generation of its keys: those of one unit have the same."""
+        return self.claims[0].generation
+
+    @property
+    def previous_keys(self) -> Any:
+        """Under which key the receiver knows the first effect; a list for a batch, ``None`` in the first generation."""
+        return self._previous("previous_idempotency_key")
+
+    def _previous(self, name: str) -> Any:
+        if not self.reruns:
+            return None
+        values = [getattr(self.reruns.get(key_hash), name, None) for key_hash in self.hashes]
+        return values[0] if self.batch_id is None else values
 
     @property
     def receiver_key(self) -> str:
@@ -57,6 +76,8 @@ class Unit:
             "cycle": self.space.cycle,
             "attempt": max(claim.attempt for claim in self.claims),
             "generation": first.generation,
+            "previous_result": self._previous("result"),
+            "previous_idempotency_key": self.previous_keys,
         }
         if self.batch_id is None:
             document = self.documents[0]

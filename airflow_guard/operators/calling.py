@@ -163,9 +163,24 @@ class Function:
 
 def given_to_callable(spec: GuardSpec) -> set[str]:
     """Return the names that the execution gives to ``python_callable``."""
-    names = {*GIVEN_TO_ALL, "idempotency_key", "attempt", "generation"}
-    names |= {"documents", "batch_id"} if spec.call_per == "batch" else {"document", "payload"}
-    return names | {"connection" if spec.database else "effect"}
+    return _given_to_each(spec) | {"connection" if spec.database else "effect"}
+
+
+def given_to_on_rerun(spec: GuardSpec) -> set[str]:
+    """Return the names that the execution gives to ``on_rerun``."""
+    return _given_to_each(spec) | ({"connection"} if spec.database else set())
+
+
+def _given_to_each(spec: GuardSpec) -> set[str]:
+    names = {
+        *GIVEN_TO_ALL,
+        "idempotency_key",
+        "attempt",
+        "generation",
+        "previous_result",
+        "previous_idempotency_key",
+    }
+    return names | ({"documents", "batch_id"} if spec.call_per == "batch" else {"document", "payload"})
 
 
 def given_to_verify(spec: GuardSpec) -> set[str]:

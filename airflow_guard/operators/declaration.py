@@ -146,6 +146,8 @@ class Declaration:
             )
         if isinstance(spec.side_effect, External) and spec.side_effect.verify is not None:
             Function.of("External(verify=…)", spec.side_effect.verify).check_arguments(known)
+        if spec.side_effect.on_rerun is not None:
+            Function.of("on_rerun", spec.side_effect.on_rerun).check_arguments(known)
         documents = self.values.get("documents")
         if callable(documents) and not isinstance(documents, XComArg):
             Function.of("documents", documents).check_arguments(known)

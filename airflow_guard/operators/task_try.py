@@ -28,7 +28,13 @@ from airflow_guard.execution.shape import key_shape
 from airflow_guard.hooks.connections import asks_airflow
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, open_ledger
 from airflow_guard.hooks.metrics import count
-from airflow_guard.operators.calling import GIVEN_TO_ALL, Function, given_to_callable, given_to_verify
+from airflow_guard.operators.calling import (
+    GIVEN_TO_ALL,
+    Function,
+    given_to_callable,
+    given_to_on_rerun,
+    given_to_verify,
+)
 from airflow_guard.operators.declaration import without_document
 from airflow_guard.operators.run_context import identity_of, run_facts
 from airflow_guard.store.task_runs import TaskTry
@@ -123,6 +129,7 @@ class GuardedTry:
             self._task_try(),
             self._callee(shared),
             verify=self._verify(shared),
+            on_rerun=self._on_rerun(shared),
             dag_task_ids=frozenset(self._task.dag.task_ids),
             resumed=resumed,
         )
@@ -270,6 +277,14 @@ class GuardedTry:
             return None
         return Function.of("External(verify=…)", effect.verify).callee(
             shared, gives=given_to_verify(self.spec)
+        )
+
+    def _on_rerun(self, shared: Mapping[str, Any]) -> Callee | None:
+        function = self.spec.side_effect.on_rerun
+        if function is None:
+            return None
+        return Function.of("on_rerun", function).callee(
+            shared, gives=given_to_on_rerun(self.spec), adapt=self._as_airflow_calls
         )
 
     def _listing(self, shared: Mapping[str, Any]) -> Listing | None:

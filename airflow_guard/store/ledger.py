@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from airflow_guard.core.errors import OwnershipLost
-from airflow_guard.core.keys import NORMALISER_VERSION, KeySpace
+from airflow_guard.core.errors import BeforeHorizon, OwnershipLost
+from airflow_guard.core.keys import DATELESS, NORMALISER_VERSION, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import aliases, dialects
 from airflow_guard.store.changes import (
@@ -20,6 +20,7 @@ from airflow_guard.store.changes import (
     Ownership,
 )
 from airflow_guard.store.events import AuditEvent, EventLog, storable
+from airflow_guard.store.reruns import Reruns
 from airflow_guard.store.rows import ledger_row
 from airflow_guard.store.statements import Statements
 from airflow_guard.store.task_runs import TaskRuns
@@ -59,6 +60,7 @@ class Ledger:
         self.runs = TaskRuns(database)
         self.events = EventLog(database.tables)
         self.changes = Changes(database, self.statements, self.events)
+        self.reruns = Reruns(database.tables, self.statements, self.events)
         self._identities: dict[int, TaskIdentity] = {}
 
     # -- reads ----------------------------------------------------------------------------------------------
@@ -102,17 +104,21 @@ class Ledger:
         new: Sequence[Document],
         known: Sequence[Document],
         normaliser: int = NORMALISER_VERSION,
+        *,
+        reruns: Sequence[Document] = (),
     ) -> dict[str, Claimed]:
         """Claim keys in one short transaction and return what was won.
 
         :param new: documents that the ledger does not know (none → in_progress).
         :param known: documents that look claimable (failed, or lease over with no effect begun).
+        :param reruns: documents that are done and that a person has authorised: the authorisation is used.
         :raises LedgerBusy: a lock was not free in time: treat the keys as in progress elsewhere.
         :raises OwnershipLost: the operation was renamed since the task looked for aliases (retryable).
+        :raises BeforeHorizon: a new key is dated when keys were purged; nothing was claimed. A retry does not help.
         """
         s = self.statements
         new = sorted(new, key=lambda document: document.key_hash)
-        hashes = sorted(document.key_hash for document in (*new, *known))
+        hashes = sorted(document.key_hash for document in (*new, *known, *reruns))
         name = aliases.name_hash(space.key_namespace, space.operation)
 
         receiver_keys = {document.key_hash: document.idempotency_key for document in new}
@@ -121,32 +127,49 @@ class Ledger:
             self.database.limit_locks(connection)
             if known:
                 self._take(connection, own, space, known)
+            if reruns:
+                again = self.reruns.use(connection, own, space, [document.key_hash for document in reruns])
+                self._take(connection, own, space, [each for each in reruns if each.key_hash in again])
             if new:
                 parameters = self._claim_parameters(own, space, new, receiver_keys, normaliser)
                 inserted = connection.execute(s.insert_claims, parameters).rowcount
-                if not known and inserted == len(new) and self.database.dialect == dialects.POSTGRES:
+                if (
+                    not (known or reruns)
+                    and inserted == len(new)
+                    and self.database.dialect == dialects.POSTGRES
+                ):
                     # All of it won, as it was sent: not read back. (MySQL counts otherwise.)
-                    self._refuse_renamed(connection, space, name)
+                    self._refuse_late(connection, space, name, inserted=True)
                     return {key: Claimed(key, 1, 1, sent, None) for key, sent in receiver_keys.items()}
             won = s.owned.run(connection, own.key_date, hashes, token=own.token).all()
             if won:
-                self._refuse_renamed(connection, space, name)
+                self._refuse_late(connection, space, name, inserted=bool(new))
             return {row.key_hash: Claimed(*row) for row in won}
 
         return self.database.write(work)
 
-    def _refuse_renamed(self, connection: sa.Connection, space: KeySpace, name: str) -> None:
-        # Asked after the inserts: a rename holds off writers, so it came before them or comes after.
-        if connection.execute(self.statements.renamed, {"name": name}).scalar_one():
+    def _refuse_late(self, connection: sa.Connection, space: KeySpace, name: str, *, inserted: bool) -> None:
+        # Asked after the inserts. A rename holds off writers, so it came before them or comes after. A purge commits
+        # its horizon before it deletes: a key that is gone could only be inserted with the horizon to be seen.
+        found = connection.execute(self.statements.unclaimable, {"name": name}).one()
+        if found.renamed:
             raise OwnershipLost(
                 f"{space.key_namespace} / {space.operation} was renamed in the ledger while this task ran. Nothing "
                 "was claimed; another try meets the keys under their new names."
+            )
+        until = found.purged_until
+        if inserted and until is not None and space.key_date != DATELESS and space.business_date <= until:
+            raise BeforeHorizon(
+                f"{space.describe(None)}: keys of this operation up to {until} were purged, so nobody can tell what was done "
+                "then. Nothing was executed. If it must be, give it a key of its own: another operation or cycle."
             )
 
     def _take(
         self, connection: sa.Connection, own: Ownership, space: KeySpace, known: Sequence[Document]
     ) -> None:
         s, by_hash = self.statements, {document.key_hash: document for document in known}
+        if not by_hash:
+            return
         locked = s.lock_claimable.run(connection, own.key_date, sorted(by_hash)).all()
         if not locked:
             return

@@ -46,6 +46,8 @@ class Selection:
     """Which keys; every part narrows it.
 
     :param dag: a DAG: its own namespace and those that its tasks used (also before renames).
+    :param until: with ``business_date``: up to this one, inclusive.
+    :param cycle: ``None``: any.
     :param documents: normalised ids, ``None`` for the run as a whole; empty: all.
     :param situations: empty: all.
     """
@@ -56,6 +58,18 @@ class Selection:
     documents: Sequence[str | None] = ()
     situations: frozenset[Situation] = frozenset()
     limit: int = DEFAULT_LIMIT
+    until: date | None = None
+    cycle: str | None = None
+
+    def dated(self, column: sa.ColumnElement[Any]) -> list[sa.ColumnElement[bool]]:
+        """Return the condition of the business dates, if there is one."""
+        if self.business_date is None:
+            return []
+        return [
+            column == self.business_date
+            if self.until is None
+            else column.between(self.business_date, self.until)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,9 +316,9 @@ def _conditions(
     connection: sa.Connection, tables: Tables, selection: Selection
 ) -> list[sa.ColumnElement[bool]]:
     e = tables.execution
-    conditions: list[sa.ColumnElement[bool]] = []
-    if selection.business_date is not None:
-        conditions.append(e.c.business_date == selection.business_date)
+    conditions = selection.dated(e.c.business_date)
+    if selection.cycle is not None:
+        conditions.append(e.c.cycle == selection.cycle)
     if selection.dag is not None:
         conditions.append(_of_dag(connection, tables, selection))
     elif selection.operation is not None:
@@ -320,8 +334,7 @@ def _of_dag(connection: sa.Connection, tables: Tables, selection: Selection) -> 
     e, run = tables.execution, tables.task_run
     dag, operation = str(selection.dag), selection.operation
     used = sa.select(run.c.key_namespace, run.c.operation).where(run.c.dag_id == dag).distinct()
-    if selection.business_date is not None:
-        used = used.where(run.c.business_date == selection.business_date)
+    used = used.where(*selection.dated(run.c.business_date))
     if operation is not None:
         used = used.where(run.c.operation == operation)
     names = {(row[0], row[1]) for row in connection.execute(used)}

@@ -225,6 +225,15 @@ class _Rename:
                 raise ResolutionError(
                     f"{changed} of {len(group)} keys of {key_date} could be moved: none was."
                 )
+            self._move_reruns(connection, key_date, {row.key_hash: moves[row.key_hash] for row in group})
+
+    def _move_reruns(self, connection: sa.Connection, key_date: date, moves: dict[str, str]) -> None:
+        r = self._tables.rerun
+        connection.execute(
+            sa.update(r)
+            .where(r.c.key_date == key_date, r.c.key_hash.in_(list(moves)))
+            .values(key_hash=sa.case(moves, value=r.c.key_hash))
+        )
 
     def _write_alias(self, connection: sa.Connection, done: Renamed) -> None:
         a = self._tables.alias
@@ -243,8 +252,32 @@ class _Rename:
                     reason=storable(self._reason),
                 )
             )
+        self._move_horizon(connection)
         text = f"{_named(self._old)} → {_named(self._new)} ({done.count:,} keys)"
         self._ledger.events.write(connection, AuditEvent("rename", text, self._actor, self._reason))
+
+    def _move_horizon(self, connection: sa.Connection) -> None:
+        """Let what was purged under the old names stay refused under the new ones."""
+        h = self._tables.horizon
+        found = {
+            row.name_hash: row
+            for row in connection.execute(
+                sa.select(h).where(
+                    h.c.name_hash.in_([aliases.name_hash(*self._old), aliases.name_hash(*self._new)])
+                )
+            )
+        }
+        old, new = found.get(aliases.name_hash(*self._old)), found.get(aliases.name_hash(*self._new))
+        if old is None:
+            return
+        if new is not None:
+            later = max(old.business_date, new.business_date)
+            connection.execute(sa.update(h).where(h.c.name_hash == new.name_hash).values(business_date=later))
+            connection.execute(sa.delete(h).where(h.c.name_hash == old.name_hash))
+            return
+        names = {"key_namespace": self._new[0], "operation": self._new[1]}
+        moved = sa.update(h).where(h.c.name_hash == old.name_hash)
+        connection.execute(moved.values(name_hash=aliases.name_hash(*self._new), **names))
 
 
 def _by_date(rows: Sequence[Any]) -> Iterator[tuple[date, list[Any]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.guard import LedgerRow, TaskIdentity
+from airflow_guard.core.guard import LedgerRow, OpenRerun, TaskIdentity
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store.task_runs import aware
 
@@ -40,4 +40,7 @@ def ledger_row(row: Any, people: Mapping[int, TaskIdentity]) -> LedgerRow:
         last_run=people.get(row.task_run_id),
         task_run_id=row.task_run_id,
         finished_at=aware(row.finished_at),
+        rerun=None
+        if row.rerun_actor is None
+        else OpenRerun(row.rerun_actor, row.rerun_reason, bool(row.without_reversal)),
     )

@@ -109,8 +109,12 @@ class Statements:
             e.c.key_hash, e.c.state, e.c.follow_up, e.c.deployment, e.c.first_task_run_id, e.c.task_run_id,
             e.c.fingerprint,
         )  # fmt: skip
-        self.lookup = self._by_keys(sa.select(*short))
-        """What decides about a done key; a plain read decides nothing else."""
+        r = self.tables.rerun
+        unused = sa.and_(r.c.used_at.is_(None), r.c.expires_at > utc_now())
+        some_rerun = sa.exists().where(r.c.key_date == sa.bindparam("d"), unused)
+        self.lookup = self._by_keys(sa.select(*short, some_rerun.label("some_rerun")))
+        """What decides about a done key, and whether any key of the date may be rerun; a plain read decides nothing
+        else."""
 
         last_sign = dialects.greatest(
             self.dialect, e.c.claimed_at, e.c.begun_at, e.c.last_sign_at, lease.c.renewed_at, run.c.ended_at
@@ -119,12 +123,18 @@ class Statements:
         joined = e.outerjoin(lease, lease.c.task_run_id == e.c.task_run_id).outerjoin(
             run, run.c.id == e.c.task_run_id
         )
+        # At most one: an authorisation is of one attempt, and the next generation has another.
+        same = sa.and_(r.c.key_date == e.c.key_date, r.c.key_hash == e.c.key_hash)
+        joined = joined.outerjoin(r, sa.and_(same, r.c.owner_token == e.c.owner_token, unused))
         over = sa.case((lease.c.expires_at > utc_now(), sa.false()), else_=sa.true())
         self.read_where = sa.select(
             e,
             over.label("lease_over"),
             age_s(last_sign).label("last_sign_age_s"),
             age_s(e.c.first_begun_at).label("first_begun_age_s"),
+            r.c.actor.label("rerun_actor"),
+            r.c.reason.label("rerun_reason"),
+            r.c.without_reversal,
         ).select_from(joined)
         """All of a row, with what the database's clock says of lease and ages; without a condition."""
 
@@ -188,10 +198,31 @@ class Statements:
         )
         """A claimed key takes the content that is now to be processed."""
 
+        self.reopen = self._update(
+            e.c.state == _constant(State.COMPLETED),
+            e.c.follow_up.in_([_constant(FollowUp.NONE), _constant(FollowUp.SETTLED)]),
+            **self._to(State.FAILED, Phase.NONE, error=sa.bindparam("why")),
+            follow_up=_constant(FollowUp.NONE),
+            generation=e.c.generation + 1,
+            idempotency_key=sa.bindparam("receiver_key", type_=e.c.idempotency_key.type),
+            batch_id=sa.null(),
+            result=sa.null(),
+            begun_at=sa.null(),
+            first_begun_at=sa.null(),
+            last_sign_at=sa.null(),
+        )
+        """completed → failed, the next generation: a rerun that a person has authorised begins. In the transaction that
+        claims the key, and that notes the authorisation as used."""
+
         won = (e.c.key_hash, e.c.attempt, e.c.generation, e.c.idempotency_key, e.c.batch_id)
         alias = self.tables.alias
-        self.renamed = sa.select(sa.exists().where(alias.c.old_hash == sa.bindparam("name")))
-        """Whether names are old ones by now."""
+        horizon = self.tables.horizon
+        purged_until = sa.select(horizon.c.business_date).where(horizon.c.name_hash == sa.bindparam("name"))
+        self.unclaimable = sa.select(
+            sa.exists().where(alias.c.old_hash == sa.bindparam("name")).label("renamed"),
+            purged_until.scalar_subquery().label("purged_until"),
+        )
+        """Whether names are old ones by now, and up to which date their keys were purged."""
 
         self.owned = self._by_keys(
             sa.select(*won).where(

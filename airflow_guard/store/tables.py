@@ -3,7 +3,9 @@
 ``guard_execution`` one row per key; ``guard_lease`` one row per task try, small and often renewed;
 ``guard_task_run`` one row per task try with its counts; ``guard_event`` the append-only audit;
 ``guard_alias`` what ``rename`` leaves behind; ``guard_reconciliation`` one row per check of two sides;
-``guard_break`` one row per difference that such a check found; ``guard_alert`` what was told to whom.
+``guard_break`` one row per difference that such a check found; ``guard_alert`` what was told to whom;
+``guard_rerun`` what people authorised to be executed once more; ``guard_horizon`` up to which date ``purge`` has removed
+keys.
 """
 
 from __future__ import annotations
@@ -82,6 +84,8 @@ class Tables:
         self.reconciliation = self._reconciliation()
         self.breaks = self._breaks()
         self.alert = self._table("alert", *alert_columns(prefix))
+        self.rerun = self._rerun()
+        self.horizon = self._horizon()
 
     def _table(self, name: str, *parts: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *parts, **_MYSQL)
@@ -318,4 +322,45 @@ class Tables:
                 postgresql_where=unsettled,
                 sqlite_where=unsettled,
             ),
+        )
+
+    def _rerun(self) -> sa.Table:
+        return self._table(
+            "rerun",
+            sa.Column("id", BigId, primary_key=True, autoincrement=True),
+            sa.Column("key_date", sa.Date, nullable=False),
+            sa.Column("key_hash", Hash, nullable=False),
+            sa.Column("generation", sa.Integer, nullable=False),
+            sa.Column("owner_token", Hash, nullable=False),
+            sa.Column("request_id", Hash, nullable=False),
+            sa.Column("actor", sa.String(250), nullable=False),
+            sa.Column("reason", LongText, nullable=False),
+            sa.Column("without_reversal", sa.SmallInteger, nullable=False),
+            sa.Column("authorised_at", Instant, nullable=False),
+            sa.Column("expires_at", Instant, nullable=False),
+            sa.Column("used_at", Instant),
+            sa.Column("used_by_id", BigId),
+            sa.Column("previous_result", LongText),
+            sa.Column("previous_idempotency_key", Hash),
+            sa.Column("previous_task_run_id", BigId),
+            sa.Column("reversal", sa.String(8), nullable=False, server_default="none"),
+            # One for each generation: a key cannot be authorised twice at once, and what is used is used.
+            sa.UniqueConstraint("key_date", "key_hash", "generation", name=self._name("rerun_key")),
+            sa.CheckConstraint("reversal IN ('none', 'begun', 'done')", name=self._name("rerun_reversal")),
+            sa.CheckConstraint(
+                "(used_at IS NULL) = (previous_idempotency_key IS NULL)", name=self._name("rerun_used")
+            ),
+            sa.Index(self._name("rerun_open"), "key_date", "used_at"),
+        )
+
+    def _horizon(self) -> sa.Table:
+        return self._table(
+            "horizon",
+            sa.Column("name_hash", Hash, primary_key=True),
+            sa.Column("key_namespace", sa.String(250), nullable=False),
+            sa.Column("operation", sa.String(250), nullable=False),
+            sa.Column("business_date", sa.Date, nullable=False),
+            sa.Column("set_at", Instant, nullable=False),
+            sa.Column("actor", sa.String(250), nullable=False),
+            sa.Column("reason", LongText, nullable=False),
         )

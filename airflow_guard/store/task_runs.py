@@ -138,6 +138,16 @@ class TaskRuns:
         rows = self._db.read(lambda connection: connection.execute(found).all())
         return {row.id: identity_of(row) for row in rows}
 
+    def of_date(self, dag_id: str, business_date: date) -> list[Any]:
+        """Return the tries of a DAG about a business date, oldest first."""
+        run = self._run
+        found = (
+            sa.select(run)
+            .where(run.c.business_date == business_date, run.c.dag_id == dag_id)
+            .order_by(run.c.id)
+        )
+        return list(self._db.read(lambda connection: connection.execute(found).all()))
+
     def stored_date(self, dag_id: str, run_id: str, task_id: str) -> StoredDate | None:
         """Return the business date that this task of this run recorded first, ``None`` if it has not run."""
         run = self._run

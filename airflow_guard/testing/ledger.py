@@ -16,10 +16,11 @@ import sqlalchemy as sa
 from airflow_guard.core.errors import ConfigurationError, GuardError, ResolutionError
 from airflow_guard.core.guard import LedgerRow, TaskIdentity
 from airflow_guard.core.report import Report
+from airflow_guard.core.reruns import DEFAULT_EXPIRY
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.shape import key_shape
-from airflow_guard.store import resolution
+from airflow_guard.store import reruns, resolution
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import migrate
@@ -134,7 +135,7 @@ class TestLedger:
         and ``receiver_remembers`` count on. The append-only events keep their times."""
         tables = self._database.tables
         with self._database.engine.begin() as connection:
-            for table in (tables.execution, tables.lease, tables.task_run):
+            for table in (tables.execution, tables.lease, tables.task_run, tables.rerun):
                 _age(connection, table, length)
 
     def row(
@@ -175,6 +176,30 @@ class TestLedger:
             self._ledger, space.key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason
         )
 
+    def authorise_rerun(
+        self,
+        document: object,
+        *,
+        without_reversal: bool = False,
+        actor: str = "tester",
+        reason: str = "said by the test",
+        operation: str | None = None,
+        business_date: str | None = None,
+    ) -> None:
+        """Authorise that a completed document is executed once more, as ``airflow-guard rerun`` does.
+
+        :param without_reversal: the first effect stays; otherwise the side effect needs ``on_rerun``.
+        :raises ResolutionError: it is not done, or is authorised already.
+        """
+        space = self._space_of(operation, business_date)
+        row = self.row(document, operation=operation, business_date=business_date)
+        if row is None:
+            raise ResolutionError(f"The ledger does not know {document!r}.")
+        reruns.authorise(
+            self._ledger, [resolution.Judged(space.key_date, row.key_hash, row.owner_token)], actor=actor,
+            reason=reason, expires=DEFAULT_EXPIRY, without_reversal=without_reversal,
+        )  # fmt: skip
+
     @contextmanager
     def connection(self) -> Iterator[sa.Connection]:
         """Give a connection to the ledger's database, to make business tables and to look at their rows. It
@@ -204,13 +229,14 @@ class TestLedger:
         named = parameters.get("documents") is not None or parameters.get("document") is not None
         callee = callee_of(function, given)
         callee.check(spec)
-        verify = None if spec.database else spec.external.verify
+        verify, on_rerun = None if spec.database else spec.external.verify, spec.side_effect.on_rerun
         task = GuardedTask(
             ledger,
             spec,
             TaskTry(identity, space, key_shape(space, documents=named), spec.mode),
             process.around(callee, spec) if process else callee,
             verify=callee_of(verify, given) if verify else None,
+            on_rerun=callee_of(on_rerun, given) if on_rerun else None,
             dag_task_ids={task_id for task_id, _ in self._tries},
         )
         return task, space

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.guard import CLAIMABLE, Asking, TaskIdentity, Verdict, judge
-from airflow_guard.store import resolution
+from airflow_guard.store import reruns, resolution
 from tests.contract.attempts import SPACE
 from tests.contract.exploring import LEASES, token_of
 
@@ -53,6 +54,28 @@ def look(key: Key) -> Seen:
 def claim(key: Key, index: int, turn: int, known: bool) -> bool:
     new, old = ([], [key.document]) if known else ([key.document], [])
     return bool(key.ledger.claim(key.own(index, turn), SPACE, new, old))
+
+
+def claim_again(key: Key, index: int, turn: int) -> bool:
+    """Claim a key whose rerun is authorised."""
+    return bool(key.ledger.claim(key.own(index, turn), SPACE, [], [], reruns=[key.document]))
+
+
+def authorise(key: Key, token: str) -> bool:
+    """Authorise a rerun of the attempt that was judged; return whether the ledger accepted it."""
+    judged = [resolution.Judged(SPACE.key_date, key.document.key_hash, token)]
+    try:
+        reruns.authorise(
+            key.ledger,
+            judged,
+            actor="ada",
+            reason="authorised",
+            expires=timedelta(hours=1),
+            without_reversal=True,
+        )
+    except ResolutionError:
+        return False
+    return True
 
 
 def release(key: Key, index: int, turn: int) -> bool:
@@ -102,7 +125,20 @@ def resolve(key: Key, token: str, decision: str) -> bool:
 
 OPERATIONS = {
     operation.__name__: operation
-    for operation in (look, claim, release, begin, complete, doubt, fail, reject, expire, resolve)
+    for operation in (
+        look,
+        claim,
+        claim_again,
+        authorise,
+        release,
+        begin,
+        complete,
+        doubt,
+        fail,
+        reject,
+        expire,
+        resolve,
+    )
 }
 EFFECT_ENDS = {
     "it is done": ("complete", True),
@@ -147,7 +183,8 @@ class TaskTry:
     def step(self, call: Call, world: World, index: int, move: str) -> World:
         at: At = world.actors[index]
         take = {"read": self._read, "claim": self._claim, "begin": self._begin, "effect": self._effect,
-                "ask": self._ask, "settle yes": self._settle, "settle no": self._settle}  # fmt: skip
+                "ask": self._ask, "claim again": self._claim_again,
+                "settle yes": self._settle, "settle no": self._settle}  # fmt: skip
         return take.get(at.place, self._report)(call, world, index, move)
 
     def _go(self, world: World, index: int, place: str, **more: object) -> World:
@@ -159,7 +196,17 @@ class TaskTry:
             return self._go(world, index, "claim", known=seen.known)
         if seen.verdict is Verdict.DOUBT:
             return self._go(world, index, "ask", judged=seen.token)
+        if seen.verdict is Verdict.RERUN:
+            return self._go(world, index, "claim again", judged=seen.token)
         return self._go(world, index, "end")
+
+    def _claim_again(self, call: Call, world: World, index: int, move: str) -> World:
+        at: At = world.actors[index]
+        if not call("claim_again", index, at.turn):
+            return self._go(world, index, "end")
+        # The token that was judged is the token that was authorised: no other attempt can have come in between.
+        world = world._replace(history=world.history | {f"rerun of {at.judged}"})
+        return self._go(world, index, "begin")
 
     def _claim(self, call: Call, world: World, index: int, move: str) -> World:
         at: At = world.actors[index]
@@ -234,6 +281,29 @@ class Person:
         return world._replace(history=world.history | {f"{decision} by a person"})
 
 
+class Authoriser:
+    """Somebody who looks at the key at some moment, and later authorises a rerun of what was done there."""
+
+    def start(self) -> At:
+        return At("look")
+
+    def moves(self, world: World, index: int) -> Sequence[str]:
+        place = world.actors[index].place
+        return () if place == "end" else (place,)
+
+    def step(self, call: Call, world: World, index: int, move: str) -> World:
+        at: At = world.actors[index]
+        if move == "look":
+            seen: Seen = call("look")
+            return world.actor(
+                index, At("authorise", seen.token) if seen.verdict is Verdict.DONE else At("end")
+            )
+        told = "accepted" if call("authorise", at.judged) else "refused"
+        return world.actor(index, At("end"))._replace(
+            history=world.history | {f"authorise of {at.judged} {told}"}
+        )
+
+
 class Lease:
     """The lease of an actor, which ends at any moment, and may be renewed after that.
 
@@ -257,12 +327,17 @@ class Lease:
         return world.actor(index, at + 1)._replace(over=over)
 
 
+def superseded(world: World) -> frozenset[str]:
+    """Return the tokens of attempts that were executed once more on purpose."""
+    return frozenset(told.removeprefix("rerun of ") for told in world.history if told.startswith("rerun of "))
+
+
 def never_twice(bench: Bench, world: World, end: bool) -> None:
     """Assert that the effect has happened once at most, or somebody had said that it did not.
 
     :raises AssertionError: it has happened twice.
     """
-    standing = [token for token in world.effects if token not in world.disowned]
+    standing = [token for token in world.effects if token not in world.disowned | superseded(world)]
     assert len(standing) <= 1, "executed twice, and nobody had said that the first did not happen"
 
 
@@ -272,7 +347,15 @@ def keeps_the_promise(bench: Bench, world: World, end: bool) -> None:
     :raises AssertionError: it does not.
     """
     never_twice(bench, world, end)
-    accepted = [told for told in world.history if told.startswith("complete") and told.endswith("accepted")]
+    again = superseded(world)
+    assert {f"authorise of {token} accepted" for token in again} <= world.history, (
+        "a rerun that nobody authorised"
+    )
+    accepted = [
+        told
+        for told in world.history
+        if told.startswith("complete") and told.endswith("accepted") and told.split()[2] not in again
+    ]
     assert len(accepted) <= 1, "two attempts were told that theirs is the one"
     if world.row is None:
         assert not world.effects, "an effect that the ledger does not know"
@@ -280,9 +363,14 @@ def keeps_the_promise(bench: Bench, world: World, end: bool) -> None:
     gone = world._replace(over=EVERYBODY)  # as if all were killed here
     seen, _ = bench.make(gone, "look")
     if seen.verdict in CLAIMABLE:
-        assert set(world.effects) <= world.disowned, "an effect is forgotten: the key can be claimed again"
+        assert set(world.effects) <= world.disowned | again, (
+            "an effect is forgotten: the key can be claimed again"
+        )
         won, _ = bench.make(gone, "claim", SOMEBODY_NEW, 0, True)
         assert won, "the key is lost: it looks claimable and cannot be claimed"
+    elif seen.verdict is Verdict.RERUN:
+        won, _ = bench.make(gone, "claim_again", SOMEBODY_NEW, 0)
+        assert won, "what is authorised cannot be claimed"
     elif seen.verdict is Verdict.DONE:
         said = {"happened by a person", "waive by a person"} & world.history
         assert world.effects or said, "completed without an effect, and nobody said so"

@@ -45,10 +45,11 @@ LEASES = 5
 
 
 class Row(NamedTuple):
-    """What of a row decides anything: its columns, and which instants are set."""
+    """What of a row decides anything: its columns, which instants are set, and whether a rerun of it is authorised."""
 
     columns: tuple[Any, ...]
     instants: tuple[bool, ...]
+    authorised: bool = False
 
     @property
     def state(self) -> str:
@@ -172,6 +173,8 @@ class Bench:
             connection.execute(sa.insert(tables.lease), leases)
             if world.row is not None:
                 connection.execute(sa.insert(tables.execution), _values(world.row, key))
+                if world.row.authorised:
+                    connection.execute(sa.insert(tables.rerun), _authorisation(world.row, key))
         return key
 
     def set_leases(self, key: Key, over: frozenset[int]) -> None:
@@ -190,7 +193,9 @@ class Bench:
         if row is None:
             return None
         columns = tuple(getattr(row, name) for name in COPIED)
-        return Row(columns, tuple(getattr(row, name) is not None for name in INSTANTS))
+        known = key.read() if row.state == State.COMPLETED else None
+        authorised = known is not None and known.rerun is not None
+        return Row(columns, tuple(getattr(row, name) is not None for name in INSTANTS), authorised)
 
 
 def _values(row: Row, key: Key) -> dict[str, Any]:
@@ -203,6 +208,15 @@ def _values(row: Row, key: Key) -> dict[str, Any]:
         "finished_at": None if row.state in (State.IN_PROGRESS, State.IN_DOUBT) else LONG_AGO,
         **dict(zip(COPIED, row.columns, strict=True)),
         **{name: LONG_AGO if known else None for name, known in zip(INSTANTS, row.instants, strict=True)},
+    }  # fmt: skip
+
+
+def _authorisation(row: Row, key: Key) -> dict[str, Any]:
+    known = dict(zip(COPIED, row.columns, strict=True))
+    return {
+        "key_date": SPACE.key_date, "key_hash": key.document.key_hash, "generation": known["generation"] + 1,
+        "owner_token": known["owner_token"], "request_id": "f" * 32, "actor": "ada", "reason": "authorised",
+        "without_reversal": 1, "authorised_at": LONG_AGO, "expires_at": FAR_OFF, "reversal": "none",
     }  # fmt: skip
 
 

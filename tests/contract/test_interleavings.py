@@ -12,7 +12,15 @@ import pytest
 import sqlalchemy as sa
 
 from tests.contract import acting
-from tests.contract.acting import OPERATIONS, Lease, Person, TaskTry, keeps_the_promise, never_twice
+from tests.contract.acting import (
+    OPERATIONS,
+    Authoriser,
+    Lease,
+    Person,
+    TaskTry,
+    keeps_the_promise,
+    never_twice,
+)
 from tests.contract.attempts import SPACE, events_of, new_ledger
 from tests.contract.exploring import Bench, Explorer, Violation
 from tests.contract.in_transactions import DatabaseTry, LiveExplorer
@@ -74,6 +82,23 @@ def test_no_interleaving_executes_twice_or_loses_a_key(
         kinds = [event.kind for event in events_of(ledger, SPACE.key_date, key.document.key_hash)]
         late = [each for each in world.history if each.startswith("complete") and each.endswith("too late")]
         assert kinds.count("conflict") >= len(late), "an effect that happened although disowned is not told"
+
+
+@databases("sqlite")
+def test_no_interleaving_uses_an_authorisation_twice(ledger: Ledger) -> None:
+    done = ("it is done",)
+    actors = [
+        TaskTry(turns=1, ends=done),
+        TaskTry(turns=1),
+        TaskTry(turns=1, ends=done),
+        Authoriser(),
+        Lease(1),
+    ]
+    explorer = Explorer(Bench(ledger, OPERATIONS), actors, keeps_the_promise).explore()
+    ends = [world for _, world in explorer.ends]
+    assert any(len(world.effects) == 2 and not world.disowned for world in ends)
+    for schedule, world in explorer.ends[:: max(1, len(explorer.ends) // 20)]:
+        assert explorer.replay(schedule)[0] == world, schedule
 
 
 # -- the explorer must be able to fail ---------------------------------------------------------------------

@@ -39,6 +39,7 @@ EVENTS = {
     "resolve_not_happened": {Event.RESOLVE_NOT_HAPPENED},
     "waive": {Event.WAIVE},
     "send_again": {Event.SEND_AGAIN},
+    "reopen": {Event.RERUN},
 }
 FOLLOW_UPS = {
     "follow_up_done": {(FollowUp.PENDING, FollowUp.NONE)},
@@ -86,7 +87,7 @@ def changes_of(
     values = {
         "d": space.key_date, "hashes": list_value(ledger.database.dialect, hashes),
         "outcomes": list_value(ledger.database.dialect, outcomes), "token": TOKEN, "why": "why",
-        "outcome": "1", "follow": "none", "run": alive, "batch": "c" * 32, "print_": "print",
+        "outcome": "1", "follow": "none", "run": alive, "batch": "c" * 32, "print_": "print", "receiver_key": "d" * 32,
     }  # fmt: skip
     many = statement.many if isinstance(statement, ByKeys) else statement.statement
     wanted = {key: values[key] for key in many.compile(ledger.database.engine).params if key in values}
@@ -138,14 +139,12 @@ def test_each_statement_makes_its_transition_and_no_other(
             assert old["owner_token"] == new["owner_token"] == TOKEN
         if name in ONLY_WITH_THE_LEASE_OVER:
             assert over or old["follow_up"] == "failed"
-        for column in (
-            "key_namespace",
-            "operation",
-            "business_date",
-            "document",
-            "idempotency_key",
-            "deployment",
-        ):
+        again = int(name == "reopen")
+        assert new["generation"] == old["generation"] + again
+        assert (old["idempotency_key"] != new["idempotency_key"]) == again
+        if again:
+            assert old["follow_up"] in ("none", "settled")
+        for column in ("key_namespace", "operation", "business_date", "document", "deployment"):
             assert old[column] == new[column]
 
 

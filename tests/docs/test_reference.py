@@ -191,7 +191,9 @@ def test_every_command_is_there() -> None:
     assert [name for name in listed if name.isalpha() and name.islower()] == list(subparsers())
 
 
-@pytest.mark.parametrize("name", ["migrate", "show", "resolve", "adopt", "rename"])
+@pytest.mark.parametrize(
+    "name", ["migrate", "show", "resolve", "adopt", "rename", "rerun", "purge", "export", "diagnose", "audit"]
+)
 def test_every_option_of_a_command_is_there(name: str) -> None:
     text = page("docs/reference/cli.md")
     shared = {flag for row in table_rows(text.section("Which ledger")) for flag in code(row[0])}
@@ -244,7 +246,19 @@ def test_every_error_says_whether_a_retry_helps() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["execution", "task_run", "lease", "event", "alias", "reconciliation", "break", "alert"]
+    "name",
+    [
+        "execution",
+        "task_run",
+        "lease",
+        "event",
+        "alias",
+        "reconciliation",
+        "break",
+        "alert",
+        "rerun",
+        "horizon",
+    ],
 )
 def test_every_column_and_index_of_a_table_is_there(name: str) -> None:
     table = Tables().metadata.tables[f"guard_{name}"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import getpass
+import io
 import json
 import os
 import pty
@@ -11,6 +13,7 @@ import shlex
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -247,8 +250,8 @@ def test_stored_text_cannot_steer_the_terminal(ledger: Ledger, cli: Cli) -> None
         (["show", "--limit", "0"], 2, "--limit"),
         (["show", "--state", "lost"], 2, "invalid choice"),
         (["show", "--nonsense"], 2, "unrecognized"),
-        (["rerun", "statements", "--start", "2025-01-01"], 2, "not in this version"),
-        (["purge"], 2, "not in this version"),
+        (["rerun", "statements", "--start", "2025-01-01", *REASON], 2, "give --key HASH"),
+        (["purge", *REASON], 2, "give --until DATE or --older-than"),
         (["resolve", "--key", "abcdef", *REASON], 2, "say one of --happened"),
         (["resolve", "--key", "abcdef", "--waive", "--happened", *REASON], 2, "say one of"),
         (["resolve", "--happened", *REASON], 2, "give --key HASH"),
@@ -659,3 +662,119 @@ def test_airflow_guard_is_a_command_of_airflow(
     done = in_a_process(airflow, *command, *REASON, **settings)
     assert done.returncode == 0, done.stderr
     assert killed.row().state is State.COMPLETED
+
+
+# -- rerun
+
+
+RERUN = ("rerun", "statements", "post_statement", "--start", "2025-03-01", "--end", "2025-03-31")
+
+
+@databases(*ONE_OF_EACH)
+def test_rerun_shows_what_was_done_and_names_the_backfill(ledger: Ledger, cli: Cli) -> None:
+    told = scene(ledger)
+    dry = cli(*RERUN, *REASON, "--dry-run")
+    assert "INV" not in dry
+    assert "done: done 20" in dry.replace("statements / post_statement / 2025-03-31 / ", "")
+    assert "run scheduled__2025-03-31" in dry
+    assert '{"receipt":7}' in dry
+    assert "Not part of it, since they are not done:" in dry
+    assert "on_rerun of the task reverses" in dry
+    assert (
+        "airflow backfill create --dag-id statements --from-date 2025-03-31 --to-date 2025-03-31T23:59:59 "
+        "--reprocess-behavior completed --run-on-latest-version" in dry
+    )
+    assert told["done"].row().rerun is None
+    cli(*RERUN, *REASON, code=1)
+    assert "no terminal" in cli.err
+    cli(*RERUN, "--yes", code=1)
+    assert "A reason is missing" in cli.err
+    done = cli.json(*RERUN, *REASON, "--yes", "--actor", "ada", "--without-reversal", "--expires", "2h")
+    assert done["without_reversal"]
+    assert done["until"]
+    rerun = told["done"].row().rerun
+    assert rerun is not None
+    assert (rerun.actor, rerun.without_reversal) == ("ada", True)
+    cli(*RERUN, *REASON, "--yes", code=1)
+    assert "authorised already, by ada" in cli.err
+
+
+@databases("sqlite")
+def test_rerun_refuses_what_it_cannot_authorise(ledger: Ledger, cli: Cli) -> None:
+    told = scene(ledger)
+    cli(*RERUN, *REASON, "--document", "nobody", "--dry-run", code=1)
+    assert "has no key" in cli.err
+    for name, does in (("doubtful", "resolve"), ("follow-up", "--followed-up"), ("refused", "--send-again")):
+        cli("rerun", "--key", told[name].hashes[0], *REASON, "--dry-run", code=1)
+        assert does in cli.err, name
+    cli(*RERUN, *REASON, "--expires", "40d", "--dry-run", code=1)
+    assert "31 days" in cli.err
+    for wrong in (
+        ("rerun", *REASON), ("rerun", "statements", "post_statement", *REASON),
+        ("rerun", "--key", "3f21ab", "--reversal-happened", "--reversal-did-not-happen", *REASON),
+        (*RERUN, "--reversal-happened", *REASON), (*RERUN[:5], "--end", "2025-02-01", *REASON),
+    ):  # fmt: skip
+        cli(*wrong, code=2)
+    cli("rerun", "--key", told["done"].hashes[0], "--reversal-happened", *REASON, code=1)
+    assert "No reversal" in cli.err
+
+
+# -- purge
+
+
+@databases("sqlite")
+def test_purge_counts_first_and_removes_what_is_done(ledger: Ledger, cli: Cli) -> None:
+    scene(ledger)
+    what = ("purge", "statements", "--until", "2025-03-31", *REASON)
+    dry = cli.json(*what, "--dry-run")
+    assert {(row["operation"], row["keys"], row["kept"]) for row in dry} == {
+        ("post_statement", 1, 7), ("notify", 1, 0),
+    }  # fmt: skip
+    cli(*what, code=1)
+    assert "no terminal" in cli.err
+    assert "1 keys" in cli(*what, "--yes")
+    assert "refused from now on" in cli.out
+    assert "nothing to remove" in cli(*what, "--yes")
+    left = cli.json("show", "statements", "2025-03-31", "--state", "completed")
+    assert [row["document"] for row in left] == ["follow-up"]
+    for wrong in (
+        ("--until", "2999-01-01"),
+        ("--older-than", "2y"),
+        ("--until", "2020-01-01", "--older-than", "9d"),
+    ):
+        cli("purge", *wrong, *REASON, code=2)
+
+
+# -- export
+
+
+@databases(*ONE_OF_EACH)
+def test_export_writes_what_a_spreadsheet_does_not_execute(ledger: Ledger, cli: Cli, tmp_path: Path) -> None:
+    formula = "=HYPERLINK(evil)"
+    attempt(ledger, formula, "-12.50", "+49-30").begin().complete('{"amount":"-3"}')
+    attempt(ledger, "refused, twice").begin().reject("@SUM(A1)\nline two")
+    attempt(
+        ledger, "other day", space=replace(SPACE, business_date=DAY + timedelta(days=2))
+    ).begin().complete()
+    file = tmp_path / "march.csv"
+    cli("export", "statements", "--start", "2025-03-01", "--end", "2025-03-31", "--file", str(file))
+    assert "4 keys" in cli.err
+    with file.open(encoding="utf-8-sig", newline="") as text:
+        rows = {row["document"]: row for row in csv.DictReader(text)}
+    assert set(rows) == {f"'{formula}", "-12.50", "'+49-30", "refused, twice"}
+    assert rows["refused, twice"]["error"] == "'@SUM(A1)\nline two"
+    done = rows["-12.50"]
+    assert (done["state"], done["result"], done["run_id"]) == (
+        "completed",
+        '{"amount":"-3"}',
+        "scheduled__2025-03-31",
+    )
+    cli("export", "--start", "2025-03-31", "--file", str(file), code=1)
+    assert "cannot be written" in cli.err
+    assert cli("export", "--start", "2025-04-01", "--end", "2025-04-30").count("\n") == 2
+    today = datetime.now(UTC).date().isoformat()
+    doubtful = attempt(ledger, "doubtful").begin().doubt("timeout")
+    (event,) = csv.DictReader(io.StringIO(cli("export", "--events", "--start", today)))
+    assert (event["kind"], event["key_hash"]) == ("doubt", doubtful.hashes[0])
+    cli("export", "statements", "--events", "--start", today, code=2)
+    cli("export", "--start", "2025-04-01", "--end", "2025-03-01", code=2)

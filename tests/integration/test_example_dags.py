@@ -505,3 +505,50 @@ def test_the_watch_tells_each_team_of_its_own(bank: Bank, monkeypatch: pytest.Mo
         assert "never completed" in message["Subject"]
         assert "bank_statements / post_statement" in mailbox.body()
         assert run.result("watch")["missing"] >= 8  # business days of two weeks
+
+
+# -- a rerun on purpose -----------------------------------------------------------------------------------
+
+
+def test_last_month_is_authorised_only_by_two_people_and_then_posted_once_more(bank: Bank) -> None:
+    from airflow.models.xcom import XComModel
+    from airflow.utils.session import create_session
+
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.store.ledger import Ledger
+    from tests.contract.attempts import attempt
+
+    ledger = Ledger(bank.ledger)
+    for day in (1, 31):
+        space = KeySpace("statements", "post_statement", date(2026, 1, day))
+        attempt(ledger, "S-1", space=space).begin().complete('{"lines":3}')
+    dag = example("rerun_month")
+    what = {"start": "2026-01-01", "end": "2026-01-31", "reason": "wrong rate in January"}
+
+    def asked(approver: str, at: str) -> Any:
+        dag.task_dict["preview"].actor = dag.task_dict["authorise"].actor = "ada"
+        run = start_run(dag, run_type="manual", logical_at=berlin(f"2026-02-03 {at}"), conf=what)
+        run.go()
+        answered(run, approver)
+        return run.go()
+
+    def answered(run: Any, approver: str) -> None:
+        """Record what the API records when a person approves."""
+        value = {"chosen_options": ["Approve"], "responded_by_user": {"id": "1", "name": approver}}
+        with create_session() as session:
+            (waiting,) = [ti for ti in run._model(session).task_instances if ti.task_id == "four_eyes"]
+            assert waiting.state not in ("success", "failed")
+            waiting.state = "success"
+            where = {"dag_id": dag.dag_id, "task_id": "four_eyes", "run_id": run.run_id}
+            XComModel.set("return_value", value, **where, serialize=False, session=session)
+
+    run = asked("ada", "09:00")
+    assert run.states()["authorise"] == "failed"
+    assert "a second person must" in str(run.last("authorise").error)
+    assert bank.one("SELECT count(*) FROM guard_rerun") == 0
+    run = asked("bob", "10:00")
+    assert run.states() == {"preview": "success", "four_eyes": "success", "authorise": "success"}
+    assert bank.rows("SELECT DISTINCT actor, reason FROM guard_rerun") == [
+        ("ada, approved by bob", "wrong rate in January")
+    ]
+    assert bank.one("SELECT count(*) FROM guard_rerun") == 2

@@ -42,8 +42,8 @@ def test_what_this_version_does_not_have_is_refused_and_says_what_to_use():
     with pytest.raises(NotAvailableYet, match='in_doubt="hold"'):
         External(in_doubt="ask")
     for effect in (External, Database):
-        with pytest.raises(NotAvailableYet, match="on_rerun"):
-            effect(on_rerun=asked)
+        with pytest.raises(ConfigurationError, match="on_rerun"):
+            effect(on_rerun="reverse")
 
 
 @pytest.mark.parametrize("word", ["", "HOLD", "replay", None, True])

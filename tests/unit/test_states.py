@@ -47,8 +47,8 @@ def test_no_key_is_lost_every_state_leads_to_completed(state):
     assert State.COMPLETED in reached
 
 
-def test_completed_is_left_by_nothing():
-    assert targets(State.COMPLETED) == set()
+def test_completed_is_left_only_by_a_rerun_that_a_person_has_authorised():
+    assert {t.event for t in TRANSITIONS if t.source is State.COMPLETED} == {Event.RERUN}
 
 
 def test_what_is_in_doubt_or_rejected_becomes_claimable_only_by_a_judge_or_its_own_attempt():

@@ -1,0 +1,39 @@
+"""How many rows of a business table each document has."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+
+from airflow_guard.core.errors import ResolutionError
+
+if TYPE_CHECKING:
+    from datetime import date
+
+
+def rows_by_document(
+    engine: sa.Engine, table: str, key: str, date_column: str | None, day: date
+) -> dict[str, int]:
+    """Return how many rows each value of a column has.
+
+    :param table: its name, with a schema before a dot if it has one. Names are quoted, never interpreted.
+    :param date_column: only rows of this date; ``None``: all rows.
+    :raises ResolutionError: the table cannot be read, or a row has no key. A retry helps if the database was down.
+    """
+    schema, _, name = table.rpartition(".")
+    columns: list[sa.ColumnClause[Any]] = [sa.column(key), *([sa.column(date_column)] if date_column else [])]
+    source = sa.table(name, *columns, schema=schema or None)
+    counted = sa.select(source.c[key], sa.func.count()).group_by(source.c[key])
+    if date_column:
+        counted = counted.where(source.c[date_column] == sa.bindparam("day", day, sa.Date()))
+    try:
+        with engine.connect() as connection:
+            found = connection.execute(counted).all()
+            connection.rollback()
+    except sa.exc.SQLAlchemyError as error:
+        said = str(getattr(error, "orig", None) or error).partition("\n")[0]
+        raise ResolutionError(f"{table} cannot be read: {said}") from error
+    if any(value is None for value, _ in found):
+        raise ResolutionError(f"{table} has rows without {key}: it cannot be compared with the ledger.")
+    return {str(value).strip(): int(count) for value, count in found}

@@ -1,0 +1,84 @@
+"""``diagnose`` on what a real Airflow and a real business table hold."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import sqlalchemy as sa
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG
+
+from airflow_guard import IdempotentOperator
+from airflow_guard.cli.main import main
+from tests.airflow_runs import start_run
+from tests.databases import databases
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.conftest import Business
+
+pytestmark = databases("sqlite")
+DAY = datetime(2026, 1, 30, tzinfo=UTC)
+
+
+def diagnosed(business: Business, dag_id: str, capsys: pytest.CaptureFixture[str]) -> Any:
+    capsys.readouterr()
+    asked = [
+        "diagnose",
+        dag_id,
+        "2026-01-30",
+        "--table",
+        "booked",
+        "--table-key",
+        "document",
+        "--date-column",
+        "day",
+    ]
+    assert main([*asked, "--ledger", business.database.url, "-o", "json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_a_date_that_was_triggered_twice(
+    business: Business, airflow_home: Path, capsys: pytest.CaptureFixture[str], guarded: bool
+) -> None:
+    """Without the guard the rows are doubled; with it they are not, and both are said."""
+    del airflow_home
+    engine = business.ledger.engine
+    with engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE booked (document varchar(20), day date)"))
+
+    def book(document: str, logical_date: datetime) -> None:
+        with engine.begin() as connection:
+            connection.execute(
+                sa.text("INSERT INTO booked VALUES (:it, :day)"),
+                {"it": document, "day": str(logical_date.date())},
+            )
+
+    with DAG(
+        f"{business.dag_id}_{guarded}", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)
+    ) as dag:
+        if guarded:
+            IdempotentOperator(
+                task_id="post", python_callable=book, document="S-1", ledger_conn_id="guard_ledger",
+                execution_timeout=timedelta(hours=1),
+            )  # fmt: skip
+        else:
+            PythonOperator(task_id="post", python_callable=book, op_args=["S-1"])
+    start_run(dag, run_type="scheduled", logical_at=DAY).go()
+    second = start_run(dag, run_type="manual", logical_at=DAY + timedelta(hours=5)).go()
+    second.clear().go()
+    start_run(dag, run_type="scheduled", logical_at=DAY + timedelta(days=1)).go()
+    said = diagnosed(business, dag.dag_id, capsys)
+    causes = [finding["cause"] for finding in said["findings"]]
+    assert causes[:2] == ["duplicate triggering", "a batch rerun whole"]
+    if guarded:
+        assert causes[2:] == ["held back by the ledger"]
+        assert "did no harm" in said["conclusion"]
+    else:
+        assert causes[2:] == ["doubled in the business table"]
+        assert "Business rows are doubled" in said["conclusion"]
