@@ -360,6 +360,11 @@ _DIAGNOSE = Command(
             metavar="URL",
             help="Airflow's metadata database (default: [database] sql_alchemy_conn)",
         ),
+        Argument(
+            "--airflow-url",
+            metavar="URL",
+            help="or Airflow's API server; AIRFLOW_GUARD_API_TOKEN holds the token (POST /auth/token gives one)",
+        ),
         Argument("--timezone", default="UTC", metavar="ZONE", help="of the DAG (default: UTC)"),
         _OUTPUT,
         *_LEDGER,

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from airflow_guard.cli import keys, output
+from airflow_guard.cli.airflow_rest import RestLog, open_rest
 from airflow_guard.cli.definitions import UsageError
 from airflow_guard.cli.ledgers import database_at, is_url, open_ledger, source_engine
 from airflow_guard.core.diagnosis import Evidence, Key, conclusion, diagnose
@@ -20,7 +23,7 @@ from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from datetime import date
 
     from airflow_guard.cli.ledgers import Opened
@@ -28,10 +31,14 @@ if TYPE_CHECKING:
 
 _KEYS = 100_000
 _HEARTBEAT_S = 300
+FROM_ENVIRONMENT = "AIRFLOW_GUARD_API_TOKEN"
+"""The environment variable with the token for ``--airflow-url``: on a command line everybody could read it."""
 
 
 def run(given: argparse.Namespace) -> None:
     """Read, name the causes, and say whether harm was done."""
+    if given.airflow_url and given.airflow_db:
+        raise UsageError("give --airflow-url or --airflow-db")
     if bool(given.table) != bool(given.table_key):
         raise UsageError("--table and --table-key belong together")
     day = keys.date_of(given.date)
@@ -45,13 +52,9 @@ def _evidence(opened: Opened, given: argparse.Namespace, day: date) -> Evidence:
     ledger = opened.ledger
     found = listing.keys(ledger, Selection(dag=given.dag, business_date=day, limit=_KEYS))
     tries = ledger.runs.of_date(given.dag, day)
-    engine, heartbeat_s = _metadata(given)
-    try:
-        log = SchedulingLog(engine)
+    with _scheduling_log(given) as (log, heartbeat_s):
         runs = log.runs(given.dag, day, {each.run_id for each in tries}, given.timezone)
         timeouts = log.execution_timeouts(given.dag)
-    finally:
-        engine.dispose()
     rows = None
     if given.table:
         business = source_engine(given, opened)
@@ -76,6 +79,20 @@ def _evidence(opened: Opened, given: argparse.Namespace, day: date) -> Evidence:
     )
 
 
+@contextmanager
+def _scheduling_log(given: argparse.Namespace) -> Iterator[tuple[RestLog | SchedulingLog, int]]:
+    """Give what reads runs and tries, and the heartbeat timeout."""
+    if given.airflow_url:
+        with open_rest(given.airflow_url, os.environ.get(FROM_ENVIRONMENT)) as client:
+            yield RestLog(client), _HEARTBEAT_S
+        return
+    engine, heartbeat_s = _metadata(given)
+    try:
+        yield SchedulingLog(engine), heartbeat_s
+    finally:
+        engine.dispose()
+
+
 def _metadata(given: argparse.Namespace) -> tuple[sa.Engine, int]:
     """Return an engine of Airflow's metadata database, and the heartbeat timeout."""
     if given.airflow_db:
@@ -85,7 +102,7 @@ def _metadata(given: argparse.Namespace) -> tuple[sa.Engine, int]:
     try:
         from airflow.configuration import conf
     except ImportError:
-        raise ResolutionError("Airflow is not installed here: give --airflow-db URL.") from None
+        raise ResolutionError("Airflow is not installed here: give --airflow-url or --airflow-db.") from None
     url = conf.get("database", "sql_alchemy_conn")
     heartbeat = conf.getint("scheduler", "task_instance_heartbeat_timeout", fallback=_HEARTBEAT_S)
     return sa.create_engine(url), heartbeat

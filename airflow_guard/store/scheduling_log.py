@@ -126,6 +126,23 @@ class SchedulingLog:
         return by_run
 
 
+def is_about(
+    run_id: str, conf: Any, begins: datetime | None, day: date, known: Collection[str], zone: str
+) -> bool:
+    """Return whether a run is about a business date.
+
+    :param begins: of its data interval, else its logical date.
+    :param known: run ids that the ledger has for the date.
+    :param zone: the DAG's time zone.
+    """
+    named = conf.get("business_date") if isinstance(conf, dict) else None
+    if named is not None:
+        return str(named) == day.isoformat()
+    if run_id in known:
+        return True
+    return begins is not None and begins.astimezone(ZoneInfo(zone)).date() == day
+
+
 def _about(row: Any, day: date, known: Collection[str], zone: str) -> bool:
     conf = row.conf
     if isinstance(conf, (str, bytes)):
@@ -133,13 +150,7 @@ def _about(row: Any, day: date, known: Collection[str], zone: str) -> bool:
             conf = json.loads(conf)
         except ValueError:
             conf = None
-    named = conf.get("business_date") if isinstance(conf, dict) else None
-    if named is not None:
-        return str(named) == day.isoformat()
-    if row.run_id in known:
-        return True
-    begins = _instant(row.data_interval_start or row.logical_date)
-    return begins is not None and begins.astimezone(ZoneInfo(zone)).date() == day
+    return is_about(row.run_id, conf, _instant(row.data_interval_start or row.logical_date), day, known, zone)
 
 
 def _instant(value: Any) -> datetime | None:

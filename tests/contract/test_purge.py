@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 OLD = replace(SPACE, business_date=date(2020, 1, 31))
 NEW = replace(SPACE, business_date=date(2020, 2, 1))
 UNTIL = date(2020, 1, 31)
+pytestmark = databases("sqlite", "postgres_embedded", "mariadb")
 
 
 @pytest.fixture
@@ -107,6 +108,7 @@ def events_of(ledger: Ledger) -> list[Any]:
         return list(connection.execute(sa.select(v).where(v.c.kind.like("purge%")).order_by(v.c.id)))
 
 
+@databases("postgres_embedded", "mariadb")
 @pytest.mark.parametrize("held", ["horizon", "deletion"])
 def test_a_claim_that_races_with_a_purge_meets_the_row_or_the_horizon(
     ledger: Ledger, database: DatabaseUnderTest, held: str
@@ -127,6 +129,7 @@ def test_a_claim_that_races_with_a_purge_meets_the_row_or_the_horizon(
         claim(ledger, OLD)
 
 
+@databases("sqlite", "mariadb")
 def test_a_horizon_never_goes_back_and_follows_a_rename(ledger: Ledger) -> None:
     attempt(ledger, "INV-1", space=OLD).begin().complete("1")
     purge(ledger)

@@ -25,6 +25,7 @@ from tests.contract.attempts import (
     new_ledger,
     opened,
 )
+from tests.databases import databases
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from tests.databases import DatabaseUnderTest
 
 DAY = timedelta(days=1)
+pytestmark = databases("sqlite")
+ON_SERVERS = databases("postgres_embedded", "mariadb")
+OF_EACH = databases("sqlite", "postgres_embedded", "mariadb")
 
 
 @pytest.fixture
@@ -60,6 +64,7 @@ def claim(ledger: Ledger, name: str = "INV-1") -> bool:
     return bool(ledger.claim(own, SPACE, [], [], reruns=documents_of(SPACE, name)))
 
 
+@OF_EACH
 def test_a_claim_uses_the_authorisation_once_and_keeps_the_old_result(ledger: Ledger) -> None:
     first = done(ledger)
     before = first.row()
@@ -125,6 +130,7 @@ def test_what_is_over_is_not_used_and_can_be_authorised_again(ledger: Ledger) ->
     assert claim(ledger)
 
 
+@ON_SERVERS
 def test_two_claims_at_the_same_moment_share_no_authorisation(
     ledger: Ledger, database: DatabaseUnderTest
 ) -> None:
@@ -143,6 +149,7 @@ def test_two_claims_at_the_same_moment_share_no_authorisation(
     assert first.row().attempt == 2
 
 
+@ON_SERVERS
 def test_a_claim_and_a_second_authorisation_of_the_same_attempt(
     ledger: Ledger, database: DatabaseUnderTest
 ) -> None:
@@ -162,6 +169,7 @@ def test_a_claim_and_a_second_authorisation_of_the_same_attempt(
     assert first.row().rerun.actor == "ada"
 
 
+@OF_EACH
 def test_authorisations_follow_a_rename(ledger: Ledger) -> None:
     authorised(ledger, done(ledger))
     old = (SPACE.key_namespace, SPACE.operation)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from airflow.sdk import DAG
 
 from airflow_guard import IdempotentOperator
 from airflow_guard.cli.main import main
+from airflow_guard.core.errors import ResolutionError
 from tests.airflow_runs import start_run
 from tests.databases import databases
 
@@ -82,3 +84,43 @@ def test_a_date_that_was_triggered_twice(
     else:
         assert causes[2:] == ["doubled in the business table"]
         assert "Business rows are doubled" in said["conclusion"]
+
+
+def test_the_rest_api_and_the_metadata_database_say_the_same(
+    business: Business, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Airflow's own API, in this process."""
+    del airflow_home
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
+    from airflow.api_fastapi.app import create_app
+    from airflow.configuration import conf
+    from starlette.testclient import TestClient
+
+    from airflow_guard.cli.airflow_rest import RestLog
+    from airflow_guard.store.scheduling_log import SchedulingLog
+
+    with DAG(
+        f"{business.dag_id}_rest", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)
+    ) as dag:
+        PythonOperator(task_id="post", python_callable=str, execution_timeout=timedelta(minutes=10))
+    start_run(dag, run_type="scheduled", logical_at=DAY).go().clear().go()
+    by_hand = {"business_date": "2026-01-30"}
+    start_run(dag, run_type="manual", logical_at=DAY + timedelta(days=3), conf=by_hand).go()
+    start_run(dag, run_type="scheduled", logical_at=DAY + timedelta(days=1)).go()
+    engine = sa.create_engine(conf.get("database", "sql_alchemy_conn"))
+    stored = SchedulingLog(engine)
+    with TestClient(create_app("all")) as client:
+        token = client.get("/auth/token").json()["access_token"]
+        client.headers["Authorization"] = f"Bearer {token}"
+        rest = RestLog(client)
+        told = rest.runs(dag.dag_id, DAY.date())
+        known = [replace(run, cleared=0) for run in stored.runs(dag.dag_id, DAY.date())]
+        assert [(run.run_type, len(run.tries)) for run in told] == [("manual", 1), ("scheduled", 2)]
+        assert [replace(run, tries=sorted(run.tries, key=str)) for run in told] == [
+            replace(run, tries=sorted(run.tries, key=str)) for run in known
+        ]
+        limits = {"post": timedelta(minutes=10)}
+        assert rest.execution_timeouts(dag.dag_id) == stored.execution_timeouts(dag.dag_id) == limits
+        with pytest.raises(ResolutionError, match="404"):
+            rest.runs("no_such_dag", DAY.date())
+    engine.dispose()

@@ -10,7 +10,6 @@ import pytest
 
 from airflow_guard import (
     ConfigurationError,
-    Database,
     External,
     IdempotentOperator,
     LedgerNotConfigured,
@@ -137,13 +136,20 @@ def test_what_cannot_work_is_refused(dag: DAG, parameters: dict[str, Any], says:
 @pytest.mark.parametrize(
     ("effect", "says"),
     [
-        (lambda: Database(on_rerun=print), "reruns"),
         (lambda: External(in_doubt="ask"), "ask"),
     ],
 )
 def test_what_later_versions_have_is_refused(effect: Any, says: str) -> None:
     with pytest.raises(NotAvailableYet, match=says):
         effect()
+
+
+def test_a_parameter_of_on_rerun_that_nothing_fills_is_refused(dag: DAG) -> None:
+    def reverse(previous_result: Any, nobody_gives_it: Any) -> None:
+        del previous_result, nobody_gives_it
+
+    with pytest.raises(ConfigurationError, match="on_rerun requires nobody_gives_it"):
+        guarded(side_effect=External(on_rerun=reverse))
 
 
 # -- the functions -------------------------------------------------------------------------------------------
