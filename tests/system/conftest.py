@@ -16,6 +16,7 @@ from airflow_guard.demo.receiver import Receiver
 from airflow_guard.demo.stack import AirflowStack
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
+from tests.alerting import MailServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,12 +35,13 @@ class RealAirflow:
     """A real Airflow and what its DAGs work on.
 
     The DAGs lie in ``tests/system/dags``. They find the ledger and the business tables by the connection
-    ``core_banking``, the receiver by the connection ``mailer``.
+    ``core_banking``, the receiver by the connection ``mailer``, the mail server by ``smtp_default``.
     """
 
     airflow: AirflowStack
     bank: Engine
     receiver: Receiver
+    mailbox: MailServer
 
 
 @pytest.fixture(scope="session")
@@ -70,7 +72,7 @@ def real_airflow(
         "login": "postgres",
         "schema": "system_bank",
     }
-    with Receiver(folder / "journal") as receiver:
+    with Receiver(folder / "journal") as receiver, MailServer() as mailbox:
         port = int(receiver.address.rpartition(":")[2])
         stack = AirflowStack(
             folder / "home",
@@ -78,10 +80,11 @@ def real_airflow(
             server.url("system_airflow"),
             connections={
                 "core_banking": json.dumps(core_banking),
+                "smtp_default": mailbox.connection,
                 "mailer": json.dumps({"conn_type": "http", "host": "127.0.0.1", "port": port}),
             },
             settings=_IMPATIENT,
         )
         with stack:
-            yield RealAirflow(stack, bank, receiver)
+            yield RealAirflow(stack, bank, receiver, mailbox)
     bank.dispose()
