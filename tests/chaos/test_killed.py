@@ -85,9 +85,11 @@ def test_c03_four_processes_over_one_batch_one_of_them_killed_inside_a_document(
         assert end["in_doubt"] == ["D-0050"], "listed, and not executed again"
         assert not end["retryable"]
         assert f"--key {books.row('D-0050').key_hash}" in end["message"]
-    (alert,) = Watch(books.ledger, "default").doubts()
+    command = f"--key {books.row('D-0050').key_hash}"  # the ledger holds the doubts of other tests too
+    (alert,) = (
+        each for each in Watch(books.ledger, "default").doubts() if command in str(each.steps[0].command)
+    )
     assert alert.documents == ("D-0050",), "one alert lists it"
-    assert f"--key {books.row('D-0050').key_hash}" in str(alert.steps[0].command)
 
 
 def test_c15_a_worker_killed_at_one_document_of_a_thousand(
