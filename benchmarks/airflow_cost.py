@@ -19,7 +19,9 @@ DAG_TEST = textwrap.dedent(
     from airflow.sdk import DAG
     import pendulum
     from airflow_guard import IdempotentOperator
-    from tests.airflow_environment import enter_dag
+    from tests.airflow_environment import enter_dag, migrate
+
+    migrate()
 
     def nothing():
         return 1
