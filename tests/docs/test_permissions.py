@@ -9,6 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.cli.main import main as airflow_guard
+from airflow_guard.core.alerts.facts import AlertKind
+from airflow_guard.core.alerts.problems import Problem
+from airflow_guard.store.alerts import Alerts
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 from airflow_guard.store.tables import Tables
@@ -140,6 +143,17 @@ def work(document: str) -> str:
     return document
 
 
+def tell_of_an_alert(url: str) -> None:
+    """What a callback writes."""
+    database = LedgerDatabase(url)
+    alerts = Alerts(database)
+    problem = Problem(deployment="default", dag_id="payments", kind=AlertKind.FAILED, what="a run try 1")
+    claim = alerts.claim(problem, "mail", "FAILED")
+    assert claim is not None
+    assert alerts.delivered(claim)
+    database.dispose()
+
+
 @databases("postgres_embedded", "mariadb")
 def test_each_account_can_do_its_work_and_no_more(
     accounts: Accounts, capsys: pytest.CaptureFixture[str]
@@ -151,6 +165,7 @@ def test_each_account_can_do_its_work_and_no_more(
         ledger.crash(work, at="before", document="C", **given)
         ledger.expire_leases()
         assert ledger.run(work, document="C", **given).executed == 1  # a take-over writes an event
+        tell_of_an_alert(accounts.urls["guard_tasks"])
 
         people = accounts.urls["guard_people"]
         for line in (
