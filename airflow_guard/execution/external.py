@@ -279,7 +279,7 @@ def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
     failure = InDoubt(
         f"{unit.space.describe(unit.name)} is in doubt: {type(error).__name__}: {error}. The effect may or may not "
         f"have happened, and is not repeated. Ask the receiver about {unit.receiver_key}, then: "
-        f"{resolve_command(unit.hashes[0], ledger=unit.ledger)}"
+        f"{resolve_command(unit.hashes[0], ledger=unit.ledger)} (or --did-not-happen)"
         + "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     )
     failure.__cause__ = error
