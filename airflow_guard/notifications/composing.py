@@ -63,7 +63,9 @@ def _happened(said: CallbackContext, same: Recorded | None) -> str | None:
         return f"Source and target differ: {count} ({', '.join(sorted(kinds))})."
     words = said.happened
     if said.is_dag_level and same is not None:
-        return f"{words or 'The run failed.'} Task {same.task_id}: {same.error or _gone(same)}"
+        # A try that has ended left no error where only its documents say why, such as rejected ones.
+        why = same.error or (_gone(same) if same.outcome is None else "it failed, and its log says why.")
+        return f"{words or 'The run failed.'} Task {same.task_id}: {why}"
     if words is None and said.kind is AlertKind.SKIPPED:
         return "The task was skipped."
     if words is None and same is not None:

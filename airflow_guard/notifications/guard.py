@@ -183,7 +183,10 @@ class GuardNotifier(BaseNotifier):
         return _Plan(facts, desk, dues, ledger)
 
     def _transports(self, team: str | None) -> Sequence[Transport]:
-        return self.routes.get(team or EVERYBODY) or self.routes.get(EVERYBODY) or ()
+        transports = self.routes.get(team or EVERYBODY) or self.routes.get(EVERYBODY)
+        if not transports:
+            log.error('Nobody is told of this: transports has neither team %r nor "*".', team)
+        return transports or ()
 
     def _problem(self, facts: AlertFacts, known: Recorded | None) -> Problem | None:
         """Return what the alert is about; ``None`` where another alert could not be told from it."""

@@ -18,6 +18,7 @@ from airflow_guard import (
     GuardNotifier,
     IdempotentOperator,
     ReconciliationSensor,
+    Rejected,
     Side,
     alert_on_dag_failure,
     alert_on_failure,
@@ -377,6 +378,22 @@ def test_a_team_gets_its_own_alerts(business: Business, chat: Webhook) -> None:
     GuardNotifier(transports=routes)({"ti": ti(business, try_number=2)})
     GuardNotifier(transports=routes, team="elsewhere")({"ti": ti(business, try_number=3)})
     assert chat.posted == ["payments payments", "others", "others"]
+
+
+def test_a_team_without_a_transport_is_logged(business: Business, caplog: pytest.LogCaptureFixture) -> None:
+    notifier = GuardNotifier(transports={"payments": [mail()]}, team="payment")
+    notifier({"ti": ti(business)})
+    assert "Nobody is told of this: transports has neither team 'payment'" in caplog.text
+
+
+def test_a_failed_run_whose_documents_were_rejected_was_not_killed(
+    business: Business, mailbox: MailServer
+) -> None:
+    run = start_run(paying(business, Bank(Rejected("unknown account"))), logical_at=JANUARY_30).go()
+    dag = SimpleNamespace(dag_id=business.dag_id, tags=(), tasks=())
+    alert_on_dag_failure(mail())({"dag": dag, "run_id": run.run_id, "reason": "task_failure"})
+    assert "Task send: it failed, and its log says why." in mailbox.body()
+    assert "killed" not in mailbox.body()
 
 
 def test_a_failed_run_is_told_once_with_the_task_that_failed(business: Business, mailbox: MailServer) -> None:
