@@ -10,6 +10,7 @@ import asyncio
 import copy
 import logging
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,9 +18,10 @@ from airflow.sdk import BaseNotifier
 
 from airflow_guard.core.alerts.facts import Stage
 from airflow_guard.core.alerts.redaction import without_secrets
+from airflow_guard.core.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from airflow_guard.core.alerts.message import Alert
     from airflow_guard.core.alerts.problems import Problem
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+EVERYBODY = "*"
 LEDGER_PATIENCE_S = 15.0
 """How long an alert waits for a ledger that does not answer, each time that it asks."""
 # What a transport says if its author has said nothing, by the name of its class.
@@ -74,6 +77,30 @@ class Transport:
             await notifier
             return
         await asyncio.to_thread(notifier, full)
+
+
+def routes_of(
+    transports: Sequence[Any] | Mapping[str, Sequence[Any]], owner: str
+) -> dict[str, list[Transport]]:
+    """Return the transports of each team; those of a plain list are everybody's.
+
+    :param owner: who is given them, for messages.
+    :raises ConfigurationError: there is none, or one cannot be called.
+    """
+    routes = dict(transports) if isinstance(transports, Mapping) else {EVERYBODY: transports}
+    for notifiers in routes.values():
+        if isinstance(notifiers, str) or not isinstance(notifiers, Sequence):
+            raise ConfigurationError(
+                f"{owner}: {type(notifiers).__name__} is no list of transports. Give a list also of one: [mail]."
+            )
+        for each in notifiers:
+            if not callable(each):
+                raise ConfigurationError(
+                    f"{owner}: {type(each).__name__} is no transport. Give notifiers of Airflow's, such as SmtpNotifier(…)."
+                )
+    if not any(routes.values()):
+        raise ConfigurationError(f"{owner} has no transports: nobody would be told.")
+    return {name: named(notifiers) for name, notifiers in routes.items()}
 
 
 def named(notifiers: Sequence[Any]) -> list[Transport]:

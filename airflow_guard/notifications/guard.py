@@ -21,13 +21,14 @@ from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.notifications.callback_context import CallbackContext
 from airflow_guard.notifications.composing import facts_of
 from airflow_guard.notifications.delivery import (
+    EVERYBODY,
     LEDGER_PATIENCE_S,
     Desk,
     Due,
     Transport,
     deliver,
     deliver_async,
-    named,
+    routes_of,
     within,
 )
 from airflow_guard.store.alert_facts import recorded
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
     from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
-EVERYBODY = "*"
 _EVENTS: Mapping[str, AlertKind | None] = {
     "failure": AlertKind.FAILED,
     "retry": AlertKind.RETRY,
@@ -116,10 +116,7 @@ class GuardNotifier(BaseNotifier):
         super().__init__(context=context)
         if on is not None and on not in _EVENTS:
             raise ConfigurationError(f"on={on!r} is none of {', '.join(_EVENTS)}.")
-        routes = dict(transports) if isinstance(transports, Mapping) else {EVERYBODY: transports}
-        if not any(routes.values()):
-            raise ConfigurationError("GuardNotifier has no transports: nobody would be told.")
-        self.routes = {name: named(list(notifiers)) for name, notifiers in routes.items()}
+        self.routes = routes_of(transports, "GuardNotifier")
         self.on = on
         self.team = team
         self.announce_retries = announce_retries

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -20,14 +19,13 @@ from airflow_guard.core.errors import ConfigurationError, GuardError
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.notifications.callback_context import CallbackContext
-from airflow_guard.notifications.delivery import Desk, Due, Transport, deliver, named
-from airflow_guard.notifications.guard import EVERYBODY
+from airflow_guard.notifications.delivery import EVERYBODY, Desk, Due, Transport, deliver, routes_of
 from airflow_guard.operators.failures import GuardRetry, as_airflow
 from airflow_guard.store.alerts import Alerts
 from airflow_guard.store.watching import WATCHED, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from airflow.sdk import Context
 
@@ -81,15 +79,12 @@ class GuardWatchOperator(BaseOperator):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        routes = dict(transports) if isinstance(transports, Mapping) else {EVERYBODY: transports}
-        if not any(routes.values()):
-            raise ConfigurationError("GuardWatchOperator has no transports: nobody would be told.")
+        self.routes = routes_of(transports, "GuardWatchOperator")
         for each in expected:
             if not isinstance(each, ExpectedOperation):
                 raise ConfigurationError(f"expected={each!r:.80} is not an ExpectedOperation(…).")
         if lookback_days < 1:
             raise ConfigurationError(f"lookback_days={lookback_days}: at least 1.")
-        self.routes = {name: named(list(notifiers)) for name, notifiers in routes.items()}
         self.teams = {name: list(patterns) for name, patterns in (teams or {}).items()}
         self.expected = list(expected)
         self.break_age = break_age
@@ -161,7 +156,10 @@ class GuardWatchOperator(BaseOperator):
         problems = [(_problem(facts, deployment), facts) for facts in found if (facts.team or "") == team]
         gone = self._gone(alerts, deployment, team, {problem.hash_for("") for problem, _ in problems})
         outcomes = []
-        for transport in self.routes.get(team) or self.routes.get(EVERYBODY) or ():
+        transports = self.routes.get(team) or self.routes.get(EVERYBODY) or ()
+        if problems and not transports:
+            self.log.error('Nobody is told: transports has neither team %r nor "*".', team)
+        for transport in transports:
             news = [*self._news(desk, transport, problems), *self._over(alerts, transport, gone)]
             if news:
                 due = Due(transport, Stage.FIRST, tuple(claim for claims, _ in news for claim in claims))

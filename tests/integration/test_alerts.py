@@ -410,6 +410,9 @@ def test_what_cannot_work_is_refused_when_the_dag_is_parsed() -> None:
         {"transports": []},
         {"transports": {"payments": []}},
         {"transports": [mail()], "on": "never"},
+        {"transports": mail()},
+        {"transports": {"payments": mail()}},
+        {"transports": ["oncall@example.com"]},
     ):
         with pytest.raises(ConfigurationError):
             GuardNotifier(**options)  # type: ignore[arg-type]

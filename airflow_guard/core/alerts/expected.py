@@ -90,5 +90,7 @@ def _duration(value: timedelta | str) -> timedelta:
     if isinstance(value, str) and value.endswith("h") and value[:-1].isdigit():
         value = timedelta(hours=int(value[:-1]))
     if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise ConfigurationError(f"due={value!r} of ExpectedOperation is no timedelta above zero.")
+        raise ConfigurationError(
+            f'due={value!r} of ExpectedOperation is no timedelta above zero. Write timedelta(hours=36), or "36h".'
+        )
     return value
