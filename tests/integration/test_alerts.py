@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from datetime import UTC, date, datetime, timedelta
+from importlib.metadata import version
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -185,7 +186,8 @@ def test_a_plain_task_of_airflow_gets_an_alert_too(business: Business, mailbox: 
         Broken(task_id="load", on_failure_callback=sends_mail())
     start_run(dag, logical_at=JANUARY_30).go()
     assert mailbox.subjects() == [f"FAILED, final (1/1): {business.dag_id} / load, business date 2026-01-30"]
-    assert "ValueError: no &lt;file&gt;" in mailbox.body()
+    if not version("apache-airflow").startswith("3.1."):  # whose dag.test() tells a callback no exception
+        assert "ValueError: no &lt;file&gt;" in mailbox.body()
 
 
 # -- contexts ---------------------------------------------------------------------------------------------
