@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import hashlib
+import json
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -104,14 +106,25 @@ def routes_of(
 
 
 def named(notifiers: Sequence[Any]) -> list[Transport]:
-    """Return transports with names that stay the same from process to process."""
+    """Return transports with names that stay the same from process to process.
+
+    A name has a digest of what the notifier was made with: two of one class tell other people, also where they stand in
+    two lists.
+    """
     counts: dict[str, int] = {}
     transports = []
     for notifier in notifiers:
-        kind = type(notifier).__name__ if isinstance(notifier, BaseNotifier) else _function_name(notifier)
+        kind = _kind(notifier) if isinstance(notifier, BaseNotifier) else _function_name(notifier)
         counts[kind] = counts.get(kind, 0) + 1
         transports.append(Transport(notifier, kind if counts[kind] == 1 else f"{kind} {counts[kind]}"))
     return transports
+
+
+def _kind(notifier: BaseNotifier) -> str:
+    # Only what is written alike in every process: an object is told by its type. The context is of one call.
+    made_with = {name: value for name, value in vars(notifier).items() if name != "context"}
+    text = json.dumps(made_with, sort_keys=True, default=lambda value: type(value).__name__, skipkeys=True)
+    return f"{type(notifier).__name__} {hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
 @dataclass(frozen=True)

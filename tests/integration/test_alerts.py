@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import closing
 from datetime import UTC, date, datetime, timedelta
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -301,6 +302,14 @@ def test_c21_without_the_ledger_the_message_is_sent(
     monkeypatch.setenv("AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID", "not_there")
     call_back(vars(ti(business)), chat.url)
     assert len(chat.posted) == 3
+
+
+def test_two_notifiers_of_one_class_in_two_callbacks_are_both_told_and_once(business: Business) -> None:
+    with closing(Webhook()) as one, closing(Webhook()) as other:
+        for _ in range(2):  # as Airflow calls back twice, each time with notifiers that are made anew
+            for chat in (one, other):
+                GuardNotifier(transports=[ChatNotifier(chat.url)], on="failure")({"ti": ti(business)})
+        assert [len(chat.posted) for chat in (one, other)] == [1, 1]
 
 
 def test_a_transport_that_refuses_is_logged_and_tried_again_and_the_other_delivers(
