@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import LedgerNotMigrated as LedgerNotMigrated
     from airflow_guard.core.errors import LedgerUnavailable as LedgerUnavailable
     from airflow_guard.core.errors import NeverCompared as NeverCompared
-    from airflow_guard.core.errors import NotAvailableYet as NotAvailableYet
     from airflow_guard.core.errors import NotExecuted as NotExecuted
     from airflow_guard.core.errors import NotGuardedThen as NotGuardedThen
     from airflow_guard.core.errors import OtherDeployment as OtherDeployment
@@ -93,7 +92,7 @@ _NAMES = {
         "ConfigurationError", "ContentChanged", "DateChangedError", "DocumentError", "DocumentsFailed",
         "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "GuardError", "InDoubt",
         "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift", "LedgerBusy", "LedgerError",
-        "LedgerNotConfigured", "LedgerNotMigrated", "LedgerUnavailable", "NeverCompared", "NotAvailableYet",
+        "LedgerNotConfigured", "LedgerNotMigrated", "LedgerUnavailable", "NeverCompared",
         "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
         "ReconciliationError", "Rejected", "RerunRefused", "ResolutionError", "ResultError", "SideInvalid",
         "SideUnavailable", "StaleResolution", "Stopped", "TooManyRejected", "TransactionError",

@@ -9,6 +9,7 @@ configuration              ``airflow.configuration``               ``airflow.sdk
 partition of a run         absent from the context                 ``partition_key``, ``partition_date``
 supervisor and threads     one thread at a time, or it breaks      a lock (3.3: in triggers too)
 statistics                 ``airflow.stats``                       ``airflow.sdk.observability.stats``
+a question to a person     a trigger asks for the answer           a state of its own (3.3)
 results of SQL checks      by version of ``common.sql``            by version of ``common.sql``
 =========================  ======================================  ================================
 """
@@ -21,10 +22,12 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from importlib import import_module
 from importlib.util import find_spec
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from airflow.sdk import XComArg
 from airflow.sdk.bases.decorator import (
@@ -39,6 +42,8 @@ from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorPartial
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from airflow.sdk import DAG, Connection, Context, TaskGroup
     from airflow.sdk.configuration import conf
     from airflow.sdk.exceptions import (
@@ -49,6 +54,7 @@ if TYPE_CHECKING:
         AirflowSensorTimeout,
         AirflowSkipException,
         TaskDeferralTimeout,
+        TaskDeferred,
     )
 else:
     try:
@@ -60,6 +66,7 @@ else:
             AirflowSensorTimeout,
             AirflowSkipException,
             TaskDeferralTimeout,
+            TaskDeferred,
         )
     except ImportError:  # 3.1
         from airflow.exceptions import (
@@ -70,6 +77,7 @@ else:
             AirflowSensorTimeout,
             AirflowSkipException,
             TaskDeferralTimeout,
+            TaskDeferred,
         )
     try:
         from airflow.sdk.configuration import conf
@@ -88,9 +96,12 @@ __all__ = [
     "DecoratedOperator",
     "MappedOperator",
     "OperatorPartial",
+    "ShownQuestion",
     "TaskDecorator",
     "TaskDeferralTimeout",
+    "TaskDeferred",
     "XComArg",
+    "await_answer",
     "call_as_airflow",
     "conf",
     "count_stat",
@@ -99,13 +110,18 @@ __all__ = [
     "hostname",
     "let_threads_talk",
     "outlet_events_of",
+    "put_question",
     "quiet_copy",
     "runs_in_this_process",
     "sql_check_result",
     "task_decorator_class",
     "triggers_may_ask_on_threads",
+    "user_of_request",
     "without_known_secrets",
 ]
+
+_TRIGGER_BACKSTOP = timedelta(minutes=15)
+"""How much longer than its trigger a task waits: a triggerer that is down must not keep it forever."""
 
 task_decorator_class = _TaskDecorator
 """What ``@task`` returns: the wrapped function with ``partial``, ``expand`` and ``override``."""
@@ -203,6 +219,78 @@ def triggers_may_ask_on_threads() -> bool:
     return (major, minor) >= (1, 3)
 
 
+@dataclass(frozen=True)
+class ShownQuestion:
+    """A question as Airflow shows it.
+
+    :param fields: the names of the fields of its form.
+    """
+
+    body: str
+    fields: frozenset[str]
+
+
+def put_question(
+    ti_id: UUID, *, subject: str, body: str, options: Sequence[str], fields: Mapping[str, Mapping[str, Any]]
+) -> ShownQuestion:
+    """Store a question to a person, and return the one that Airflow shows.
+
+    A task of a run has one question, which Airflow keeps over its tries: if there is one, it stays as it is, and only
+    the answer to it is forgotten.
+
+    :param fields: the form, see :class:`airflow_guard.core.questions.Question`.
+    """
+    from airflow.sdk.execution_time import task_runner
+    from airflow.sdk.execution_time.comms import CreateHITLDetailPayload
+
+    # As airflow.sdk.execution_time.hitl.upsert_hitl_detail does, which keeps the answer to itself.
+    stored = task_runner.SUPERVISOR_COMMS.send(
+        msg=CreateHITLDetailPayload(
+            ti_id=ti_id,
+            options=list(options),
+            subject=subject,
+            body=body,
+            params={name: dict(field) for name, field in fields.items()},
+            assigned_users=[],
+        )
+    )
+    return ShownQuestion(
+        getattr(stored, "body", None) or "", frozenset(getattr(stored, "params", None) or ())
+    )
+
+
+def await_answer(
+    ti_id: UUID,
+    *,
+    options: Sequence[str],
+    fields: Mapping[str, Mapping[str, Any]],
+    method_name: str,
+    kwargs: dict[str, Any],
+    timeout: timedelta,
+) -> NoReturn:
+    """End this process, and let Airflow call a method of the task with the answer as ``event``.
+
+    :param options: as in :func:`put_question`, as ``fields``.
+    :param kwargs: what the method is called with besides, JSON values.
+    :param timeout: when the method is called without an answer.
+    """
+    try:
+        from airflow.sdk.exceptions import TaskAwaitingInput
+    except ImportError:  # 3.1, 3.2
+        from airflow.providers.standard.triggers.hitl import HITLTrigger
+
+        trigger = HITLTrigger(
+            ti_id=ti_id,
+            options=list(options),
+            params={name: dict(field) for name, field in fields.items()},
+            timeout_datetime=datetime.now(UTC) + timeout,
+        )
+        raise TaskDeferred(
+            trigger=trigger, method_name=method_name, kwargs=kwargs, timeout=timeout + _TRIGGER_BACKSTOP
+        ) from None
+    raise TaskAwaitingInput(method_name=method_name, kwargs=kwargs, timeout=timeout)
+
+
 def sql_check_result(**values: Any) -> Any:
     """Return one entry of ``check_results``, where Airflow's SQL checks leave their results for listeners.
 
@@ -262,3 +350,17 @@ def _stats() -> Any:
         except (ImportError, AttributeError):
             continue
     raise ImportError("This version of Airflow has its statistics in no place that is known.")
+
+
+async def user_of_request(request: Any) -> Any:
+    """Return the user of Airflow who sent a request, by its token or cookie.
+
+    What Airflow's own routes depend on, called as a function: so it can be asked before any route is looked for.
+
+    :param request: a Starlette request.
+    :raises starlette.exceptions.HTTPException: there is none (401), or the token is not valid (401, 403).
+    """
+    from airflow.api_fastapi.core_api.security import bearer_scheme, get_user
+
+    # The second argument is the same header once more, for the login form of Airflow's API documentation.
+    return await get_user(request, None, await bearer_scheme(request))

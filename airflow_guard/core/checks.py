@@ -130,10 +130,24 @@ class FoundBreak:
     target_records: int | None = None
 
     @property
+    def name(self) -> str | None:
+        """The document for people: the columns of a key one after the other."""
+        return None if self.document is None else name_of(self.document)
+
+    @property
     def values(self) -> tuple[str | int | None, ...]:
         """What may change while it stays the same break."""
         texts = (self.source_value, self.target_value, self.variance)
         return (*texts, self.source_records, self.target_records)
+
+    @property
+    def values_digest(self) -> str:
+        """The 32 hex characters that change with its values: a person accepts a break as it was shown."""
+        return digest(*(None if value is None else str(value) for value in self.values))
+
+    def version(self, state: BreakState) -> str:
+        """Return what changes whenever it is another break to decide about: its state, or one of its values."""
+        return digest(state.value, *(None if value is None else str(value) for value in self.values))
 
     def hash_in(self, space: KeySpace) -> str:
         """Return the 32 hex characters by which it is found again: all that it is, without its values."""
@@ -142,7 +156,7 @@ class FoundBreak:
 
     def describe(self) -> str:
         """Return it as a person reads it in a message."""
-        where = printable(self.document) if self.document is not None else _group_text(self.group)
+        where = printable(self.name) if self.name is not None else _group_text(self.group)
         what = f" {self.field}" if self.field else ""
         sides = f" {_shown(self.source_value)} / {_shown(self.target_value)}"
         values = "" if self.source_value is None and self.target_value is None else sides
@@ -150,6 +164,21 @@ class FoundBreak:
             values += f" ({self.source_records or 0} / {self.target_records or 0} rows)"
         variance = f" ({_signed(self.variance)})" if self.variance else ""
         return f"{self.break_type}{what} {where}{values}{variance}"
+
+
+def name_of(document: str) -> str:
+    """Return a stored document for people.
+
+    >>> name_of("D-1"), name_of('["ACME", "2026-01"]')
+    ('D-1', 'ACME / 2026-01')
+    """
+    try:
+        parts = json.loads(document) if document.startswith("[") else None
+    except ValueError:
+        return document
+    if isinstance(parts, list) and parts and all(isinstance(part, str) for part in parts):
+        return " / ".join(parts)
+    return document
 
 
 def scope_of(space: KeySpace) -> tuple[str, ...]:

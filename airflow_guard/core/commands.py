@@ -28,6 +28,71 @@ def resolve_command(key_hash: str, *, decision: str = "happened", ledger: str | 
     return f'{PROGRAM} resolve{_ledger_option(ledger)} --key {key_hash} {option} --reason "…"'
 
 
+def resolve_day_command(dag_id: str, business_date: str, operation: str, *, ledger: str | None = None) -> str:
+    """Return the command line that settles all keys in doubt of an operation and date alike.
+
+    >>> resolve_day_command("payments", "2026-01-30", "send")
+    'airflow-guard resolve payments 2026-01-30 send --all --happened --reason "…"'
+
+    :param ledger: as for :func:`resolve_command`.
+    """
+    names = f"{shlex.quote(dag_id)} {business_date} {shlex.quote(operation)}"
+    return f'{PROGRAM} resolve{_ledger_option(ledger)} {names} --all --happened --reason "…"'
+
+
+def resolve_document_command(
+    space: tuple[str, str, str], document: str | None, *, decision: str, ledger: str | None = None
+) -> str:
+    """Return the command line that settles a document that is named by itself, not by its key.
+
+    >>> resolve_document_command(("payments", "send", "2026-01-30"), "PAY-18", decision="waive")
+    'airflow-guard resolve payments 2026-01-30 send PAY-18 --waive --reason "…"'
+
+    :param space: key namespace, operation and business date.
+    :param document: ``None``: the run as a whole.
+    :param decision: as for :func:`resolve_command`.
+    :param ledger: as for :func:`resolve_command`.
+    """
+    namespace, operation, day = space
+    words = [namespace, day, operation, *([] if document is None else [document])]
+    named = " ".join(shlex.quote(word) for word in words)
+    return f'{PROGRAM} resolve{_ledger_option(ledger)} {named} {Decision.of(decision).option} --reason "…"'
+
+
+def adopt_command(namespace: str, operation: str, *, ledger: str | None = None) -> str:
+    """Return the command line that records as done what was done before the ledger kept watch.
+
+    >>> adopt_command("statements", "post")
+    'airflow-guard adopt --namespace statements --operation post --csv done.csv --reason "…"'
+
+    :param ledger: as for :func:`resolve_command`.
+    """
+    names = f"--namespace {shlex.quote(namespace)} --operation {shlex.quote(operation)}"
+    return f'{PROGRAM} adopt{_ledger_option(ledger)} {names} --csv done.csv --reason "…"'
+
+
+def close_fail_over_command(*, ledger: str | None = None) -> str:
+    """Return the command line that closes the open fail-overs.
+
+    >>> close_fail_over_command()
+    'airflow-guard failover --close --reason "…"'
+
+    :param ledger: as for :func:`resolve_command`.
+    """
+    return f'{PROGRAM} failover{_ledger_option(ledger)} --close --reason "…"'
+
+
+def add_partitions_command(*, ledger: str | None = None) -> str:
+    """Return the command line that adds partitions for the months ahead.
+
+    >>> add_partitions_command()
+    'airflow-guard migrate --partitions-ahead 3'
+
+    :param ledger: as for :func:`resolve_command`.
+    """
+    return f"{PROGRAM} migrate{_ledger_option(ledger)} --partitions-ahead 3"
+
+
 def show_command(key_hash: str, *, ledger: str | None = None) -> str:
     """Return the command line that shows the whole life of a key.
 
@@ -48,6 +113,21 @@ def show_day_command(dag_id: str, business_date: str, *, ledger: str | None = No
     :param ledger: as for :func:`resolve_command`.
     """
     return f"{PROGRAM} show{_ledger_option(ledger)} {shlex.quote(dag_id)} {business_date}"
+
+
+def breaks_command(
+    dag_id: str, business_date: str, *, operation: str, explain: bool = False, ledger: str | None = None
+) -> str:
+    """Return the command line that lists the breaks of a date, or accepts all of them.
+
+    >>> breaks_command("statements", "2026-01-31", operation="reconcile", explain=True)
+    'airflow-guard breaks statements 2026-01-31 --operation reconcile --all --explain --reason "…"'
+
+    :param ledger: as for :func:`resolve_command`.
+    """
+    where = f"{shlex.quote(dag_id)} {business_date} --operation {shlex.quote(operation)}"
+    decision = ' --all --explain --reason "…"' if explain else ""
+    return f"{PROGRAM} breaks{_ledger_option(ledger)} {where}{decision}"
 
 
 def rename_command(old: tuple[str, str], new: tuple[str, str], *, ledger: str | None = None) -> str:

@@ -108,6 +108,7 @@ class Consequence:
     :param target: the state that it leads to.
     :param words: how the ledger words it, before "by NAME: reason".
     :param together: whether the members of a batch are settled together: their effect was one.
+    :param meaning: what it comes to, for the person who is asked to confirm it.
     """
 
     event: str
@@ -115,27 +116,31 @@ class Consequence:
     target: State
     words: str
     together: bool
+    meaning: str
 
 
 CONSEQUENCES: Mapping[Decision, Consequence] = {
     Decision.HAPPENED: Consequence(
-        "resolve_happened", "resolve_happened", State.COMPLETED, "resolved as happened", together=True
+        "resolve_happened", "resolve_happened", State.COMPLETED, "resolved as happened", together=True,
+        meaning="It counts as done and is never executed again. No result is stored for it.",
     ),
     Decision.DID_NOT_HAPPEN: Consequence(
-        "resolve_not_happened",
-        "resolve_not_happened",
-        State.FAILED,
-        "resolved as not happened",
-        together=True,
+        "resolve_not_happened", "resolve_not_happened", State.FAILED, "resolved as not happened", together=True,
+        meaning="The next run executes it. If it did happen after all, it happens twice.",
     ),
-    Decision.WAIVE: Consequence("waive", "waive", State.COMPLETED, "waived", together=False),
+    Decision.WAIVE: Consequence(
+        "waive", "waive", State.COMPLETED, "waived", together=False,
+        meaning="It counts as completed, without an effect of this task.",
+    ),
     Decision.SEND_AGAIN: Consequence(
-        "send_again", "send_again", State.FAILED, "to be sent again", together=False
+        "send_again", "send_again", State.FAILED, "to be sent again", together=False,
+        meaning="The next run executes it again.",
     ),
     Decision.FOLLOWED_UP: Consequence(
-        "follow_up_settled", "settle_follow_up", State.COMPLETED, "follow-up settled", together=True
+        "follow_up_settled", "settle_follow_up", State.COMPLETED, "follow-up settled", together=True,
+        meaning="The task no longer fails for it. The effect is not repeated.",
     ),
-}
+}  # fmt: skip
 
 
 def situation_of(row: Standing) -> Situation:

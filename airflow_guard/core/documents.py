@@ -110,7 +110,7 @@ class DocumentReader:
         if self._document_key is None:
             raise ConfigurationError(
                 "A document is a mapping, and document_key does not say which of its fields is the identity "
-                f"(fields: {', '.join(map(str, list(item)[:12]))})."
+                f"(fields: {', '.join(map(str, list(item)[:12]))}). Set document_key=…"
             )
         try:
             return item[self._document_key]

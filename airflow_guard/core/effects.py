@@ -7,9 +7,12 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
 
-from airflow_guard.core.errors import ConfigurationError, NotAvailableYet
+from airflow_guard.core.errors import ConfigurationError
 
 Verify = Callable[..., bool | None]
+ASK_TIMEOUT = timedelta(hours=24)
+"""How long a question is open by default: somebody of every shift has seen it."""
+ASK_FIELDS = ("amount", "currency")
 
 
 @dataclass(frozen=True, repr=False)
@@ -44,18 +47,22 @@ class External:
     :param settle_after: the longest that a call can be on its way. A "no" of ``verify`` counts only this
         long after the last sign of life of the attempt. Required with ``verify``: no default fits both a
         web service (minutes) and a payment file (hours).
-    :param in_doubt: ``"hold"`` (default) leaves it to a person; ``"retry"`` repeats with the same
-        idempotency key, only within ``receiver_remembers``.
+    :param in_doubt: ``"hold"`` (default) fails, and leaves it to a person; ``"ask"`` asks a person in the Airflow
+        UI, and goes on with the answer; ``"retry"`` repeats with the same idempotency key, only within
+        ``receiver_remembers``.
     :param safe_errors: exception types that prove that the effect did not happen (a refused connection).
         Empty by default: an exception inside the window normally means in doubt.
     :param receiver_remembers: how long the receiver recognises a repeated idempotency key, counted from
         the first call. Required with ``in_doubt="retry"``.
+    :param ask_timeout: how long a question is open with ``in_doubt="ask"``. Default 24 hours. Then the task fails, and
+        what is in doubt stays so.
+    :param ask_fields: the fields of a mapping document that the question shows. Default ``amount`` and ``currency``.
+        They are stored in Airflow's own database.
     :param on_rerun: ``on_rerun(previous_result, previous_idempotency_key, idempotency_key, …)`` reverses the first
         effect before a rerun that a person has authorised. An effect of its own: it has an idempotency key of its own,
         and what is raised in it means in doubt, as in the callable. Without it, a rerun must be authorised without
         reversal.
     :raises ConfigurationError: a combination that cannot work.
-    :raises NotAvailableYet: ``in_doubt="ask"``.
     """
 
     verify: Verify | None = None
@@ -63,19 +70,17 @@ class External:
     in_doubt: str = "hold"
     safe_errors: Sequence[type[Exception]] = ()
     receiver_remembers: timedelta | None = None
+    ask_timeout: timedelta | None = None
+    ask_fields: Sequence[str] | None = None
     on_rerun: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         _check_on_rerun("External", self.on_rerun)
-        if self.in_doubt == "ask":
-            raise NotAvailableYet(
-                'External(in_doubt="ask") is not in this version. Use in_doubt="hold" (a person settles it '
-                'with "airflow-guard resolve") or give verify=.'
-            )
-        if self.in_doubt not in ("hold", "retry"):
-            raise ConfigurationError(f'External(in_doubt={self.in_doubt!r}): use "hold" or "retry".')
+        if self.in_doubt not in ("hold", "ask", "retry"):
+            raise ConfigurationError(f'External(in_doubt={self.in_doubt!r}): use "hold", "ask" or "retry".')
         self._check_verify()
         self._check_retry()
+        self._check_ask()
         self._check_safe_errors()
 
     def _check_verify(self) -> None:
@@ -99,6 +104,20 @@ class External:
                 'External(in_doubt="retry") needs receiver_remembers=timedelta(…): how long the receiver '
                 "recognises a repeated idempotency key. After that a repetition is a second effect."
             )
+
+    def _check_ask(self) -> None:
+        if self.in_doubt != "ask" and (self.ask_timeout is not None or self.ask_fields is not None):
+            raise ConfigurationError(
+                'External(ask_timeout=…, ask_fields=…) have no meaning without in_doubt="ask".'
+            )
+        if self.ask_timeout is not None:
+            check_ask_timeout("External", self.ask_timeout)
+        names: Any = self.ask_fields
+        if names is None:
+            return
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise ConfigurationError(f"External(ask_fields={names!r}) must be a list of names of fields.")
+        object.__setattr__(self, "ask_fields", tuple(names))
 
     def _check_safe_errors(self) -> None:
         given: Any = self.safe_errors
@@ -153,6 +172,16 @@ def _value(value: Any) -> str:
     if callable(value):
         return str(getattr(value, "__qualname__", type(value).__qualname__))
     return repr(value)
+
+
+def check_ask_timeout(owner: str, value: object) -> timedelta:
+    """Return how long a question is open.
+
+    :raises ConfigurationError: no duration above zero.
+    """
+    if not isinstance(value, timedelta) or value <= timedelta(0):
+        raise ConfigurationError(f"{owner}(ask_timeout={value!r}) must be a timedelta above zero.")
+    return value
 
 
 def _check_on_rerun(effect: str, on_rerun: object) -> None:

@@ -4,8 +4,7 @@
 
     GuardError
     ├── ConfigurationError            an operator, setting or combination that cannot work
-    │   ├── LedgerNotConfigured       no connection for the ledger is named
-    │   └── NotAvailableYet           specified, but not in this version
+    │   └── LedgerNotConfigured       no connection for the ledger is named
     ├── BusinessDateError             no business date, or one that cannot be read
     │   ├── DateChangedError          a cleared run now gives another date
     │   └── CalendarError             unknown calendar, or its library is not installed
@@ -53,13 +52,22 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class GuardError(Exception):
     """Root of all errors of this package."""
 
     retryable: ClassVar[bool] = False
+
+    def about(self, what: str) -> Self:
+        """Return this error, its message led by what it is about, such as a DAG, an operation and a date.
+
+        >>> str(SideInvalid("no such column").about("statements / reconcile of 2026-01-30"))
+        'statements / reconcile of 2026-01-30: no such column'
+        """
+        self.args = (f"{what}: {self}",)
+        return self
 
 
 class ConfigurationError(GuardError):
@@ -68,10 +76,6 @@ class ConfigurationError(GuardError):
 
 class LedgerNotConfigured(ConfigurationError):
     """Neither ``ledger_conn_id`` nor ``[airflow_guard] ledger_conn_id`` names a connection."""
-
-
-class NotAvailableYet(ConfigurationError):
-    """The option is specified, but this version does not have it."""
 
 
 class BusinessDateError(GuardError):

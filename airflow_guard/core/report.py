@@ -7,9 +7,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.errors import DocumentsFailed, GuardError, TooManyRejected
+from airflow_guard.core.redaction import described, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from airflow_guard.core.doubts import Doubt
 
 SAMPLE = 20
 """Documents and errors that are named; the rest is counted. XCom and logs are read by people."""
@@ -63,7 +66,10 @@ class Report:
     Not thread-safe: the thread that reads futures adds to it.
 
     ``stopped``: the task stopped before the end of its listing. ``problem``: an effect is done, but its result could
-    not be stored.
+    not be stored. ``doubts``: what a person can be asked about; ``doubt_count`` counts also those that it does not
+    hold. ``note``: what else the person who reads of the failure must know. ``earlier``: how many of the
+    executed ones an earlier pass of this try had executed, before it waited. ``settled``: the words of the people who
+    have settled what is replayed, by document. ``waive_command``: gives the command line that waives a rejected document.
     """
 
     def __init__(self, *, single: bool = False) -> None:
@@ -76,6 +82,12 @@ class Report:
         self.result: Any = None
         self.stopped: GuardError | None = None
         self.problem: BaseException | None = None
+        self.doubts: list[Doubt] = []
+        self.doubt_count = 0
+        self.earlier = 0
+        self.note = ""
+        self.settled: dict[str, str] = {}
+        self.waive_command: Callable[[str | None], str] | None = None
         self._tallies: dict[tuple[Outcome, str], _Tally] = {}
 
     def add(self, outcome: Outcome, document: str | None, because: str = "") -> None:
@@ -99,6 +111,11 @@ class Report:
         if room > 0:
             tally.documents.extend(name for name in documents[:room] if name is not None)
 
+    def add_settled(self, document: str | None, words: str) -> None:
+        """Note by whom a document was settled; the first ones are named in the summary."""
+        if document is not None and len(self.settled) < SAMPLE:
+            self.settled[document] = words
+
     def add_error(
         self, outcome: Outcome, document: str | None, error: BaseException, because: str = ""
     ) -> None:
@@ -114,6 +131,12 @@ class Report:
         if len(self.waiting) < _MAX_WAITING:
             self.waiting.append(held)
         self.add_error(Outcome.WAITING, held.document, error, f"in progress elsewhere: {held.holder}")
+
+    def add_doubt(self, doubt: Doubt) -> None:
+        """Keep an effect that a person can be asked about; its documents are counted by :meth:`add_error`."""
+        self.doubt_count += 1
+        if len(self.doubts) < SAMPLE:
+            self.doubts.append(doubt)
 
     def set_result(self, value: Any) -> None:
         """Keep the result of a single document (after its JSON round trip)."""
@@ -162,6 +185,7 @@ class Report:
             "documents": self.documents,
             **counted,
             **({"failed_documents": failed} if failed else {}),
+            **({"settled": self.settled} if self.settled else {}),
         }
 
     def task_run_counts(self) -> Mapping[str, int]:
@@ -186,13 +210,23 @@ class Report:
             return self.stopped
         if rejected > max_rejected:
             reasons = "; ".join(line for line in self.log_lines() if line.startswith(Outcome.REJECTED))
+            settle = f" To settle one: {self._waive_one()} (or --send-again)." if self.waive_command else ""
             return self._caused(
                 TooManyRejected(
                     f"{what}: {rejected:,} of {self.documents:,} documents were rejected, more than max_rejected="
-                    f"{max_rejected}. {reasons}. To settle one: airflow-guard resolve --waive or --send-again."
+                    f"{max_rejected}. {reasons}.{settle}"
                 )
             )
         return None
+
+    def _waive_one(self) -> str:
+        rejected = (
+            tally
+            for (outcome, _), tally in self._tallies.items()
+            if outcome is Outcome.REJECTED and tally.documents
+        )
+        first = next(rejected, None)
+        return self.waive_command(first.documents[0] if first else None) if self.waive_command else ""
 
     def _documents_failed(self, what: str) -> GuardError:
         if self.documents == 1 and self.errors:
@@ -233,7 +267,7 @@ def root_of(error: BaseException | None) -> BaseException | None:
 
 
 def said(error: BaseException) -> str:
-    """Return an error as one phrase: our own speak for themselves, others need the name of their type."""
+    """Return an error as one phrase, without secrets: our own speak for themselves, others need the name of their type."""
     if isinstance(error, GuardError) and str(error):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+        return without_secrets(str(error))
+    return described(error)

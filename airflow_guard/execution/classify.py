@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.core.doubts import Doubt
 from airflow_guard.core.errors import BlockedError, DuplicateRefused, InProgressElsewhere, RerunRefused
 from airflow_guard.core.fingerprints import changed_fields
 from airflow_guard.core.guard import (
@@ -140,10 +141,10 @@ class Classifier:
 
     def _simply_done(self, row: Any, document: Document) -> bool:
         # By position: this runs for every document of every replay.
-        _, state, follow_up, deployment, first_task_run_id, _, content, some_rerun = row
+        _, state, follow_up, deployment, first_task_run_id, _, content, look_closer = row
         return (
             state == "completed"
-            and not some_rerun
+            and not look_closer
             and follow_up in ("none", "settled")
             and deployment == self._asking.deployment
             and (content is None or changed_fields(content, document.fingerprint) is None)
@@ -232,6 +233,8 @@ class Classifier:
         settled = self._settler.settle(self._space.key_date, documents, rows)
         if settled.error is not None:
             self._ledger.expire(self._space.key_date, rows, self._asking.identity.describe())
+            if self._spec.asks:
+                self._report.add_doubt(Doubt(documents, rows[0], settled.verify))
             for document, row in members:
                 self.block(document, row, settled.error, Outcome.IN_DOUBT)
         elif settled.verdict == "happened":
@@ -249,7 +252,7 @@ class Classifier:
             self._rerun(document, row, claimable)
             return
         self._return_stored(document, row.result)
-        self._replayed([document.name], row.task_run_id)
+        self._replayed([document.name], row.task_run_id, settled=row.error)
 
     def _return_stored(self, document: Document, result: str | None) -> None:
         if not self._report.single:
@@ -261,14 +264,20 @@ class Classifier:
                 "%s is done, but no result is stored; None is returned.", self._space.describe(document.name)
             )
 
-    def _replayed(self, names: Sequence[str | None], task_run_id: int | None) -> None:
+    def _replayed(
+        self, names: Sequence[str | None], task_run_id: int | None, settled: str | None = None
+    ) -> None:
         if self._resumed and task_run_id == self._task_run_id:
             self._report.add_many(Outcome.EXECUTED, names, "earlier in this try")
+            self._report.earlier += len(names)
             return
         people = self._ledger.identities([task_run_id] if task_run_id is not None else [])
         who = people[task_run_id].describe() if task_run_id in people else "adoption (recorded by a person)"
         outcome = Outcome.SKIPPED if self._spec.on_duplicate == "skip" else Outcome.REPLAYED
-        self._report.add_many(outcome, names, f"done before by {who}")
+        by_a_person = f"; {settled}" if settled else ""
+        for name in names if settled else ():
+            self._report.add_settled(name, str(settled))
+        self._report.add_many(outcome, names, f"done before by {who}{by_a_person}")
 
     def _wait(self, document: Document, row: LedgerRow | None, holder: str) -> None:
         error = InProgressElsewhere(

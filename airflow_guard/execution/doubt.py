@@ -30,10 +30,14 @@ _MEMORY = "receiver_remembers"
 
 @dataclass(frozen=True)
 class Settled:
-    """How a doubt ended: ``happened``, ``not_happened`` (claim it), ``changed`` (read again), or ``error``."""
+    """How a doubt ended: ``happened``, ``not_happened`` (claim it), ``changed`` (read again), or ``error``.
+
+    :param verify: with ``error``: what ``verify`` said, in words.
+    """
 
     verdict: str
     error: InDoubt | None = None
+    verify: str = ""
 
 
 class DoubtSettler:
@@ -53,6 +57,7 @@ class DoubtSettler:
         self._batches = spec.call_per == "batch"
         self._space = space
         self._verify = verify
+        self._said = "there is none, so nobody has asked the receiver"
         self._ledger_option = spec.ledger
 
     def settle(self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> Settled:
@@ -76,11 +81,14 @@ class DoubtSettler:
                     settle_after.total_seconds()
                 )  # since the row was read, the attempt may have come back
                 return self._resolve(key_date, row, "did_not_happen", "verify", reason, quiet_s=quiet_s)
-            return Settled("error", self._unsettled(documents[0], row, settle_after.total_seconds() - age_s))
+            left_s = settle_after.total_seconds() - age_s
+            said = f"found no trace of it, which counts only in {left_s:.0f} s (settle_after)"
+            return Settled("error", self._unsettled(documents[0], row, left_s), said)
         if self._remembered(rows):
             reason = f"repeated with the same idempotency key within receiver_remembers={self._effect.receiver_remembers}"
             return self._resolve(key_date, row, "did_not_happen", _MEMORY, reason)
-        return Settled("error", self._held(documents[0], row, answered=self._verify is not None))
+        error = self._held(documents[0], row, answered=self._verify is not None)
+        return Settled("error", error, self._said)
 
     def lapsed(
         self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]
@@ -134,9 +142,11 @@ class DoubtSettler:
             values |= {"batch_id": row.batch_id, "documents": [each.payload for each in documents]}
         try:
             answer = self._verify.call(values)
-        except Exception:
+        except Exception as error:
+            self._said = f"failed with {type(error).__name__}: {error}"
             log.exception("verify failed for %s; that is no answer, the key stays in doubt", document.name)
             return None
+        self._said = "could not tell"
         if answer is None or isinstance(answer, bool):
             return answer
         log.error("verify must answer True, False or None, not %r; the key stays in doubt", answer)

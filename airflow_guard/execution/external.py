@@ -17,6 +17,7 @@ from airflow_guard.core.errors import (
     Rejected,
     ResultError,
 )
+from airflow_guard.core.redaction import described
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import encode_result
 from airflow_guard.core.states import FollowUp
@@ -84,8 +85,10 @@ class ExternalEffect:
             if not self._first.left(unit):
                 return None
             self._keeper.ensure()
+            lapses = self._keeper.lapses
             self._first.begin(unit)
-            entered = True
+            entered = True  # from here on the ledger says so
+            self._check_in_time(unit, lapses)
             self._first.reverse(unit)
             self._first.done(unit, patience_s=PATIENCE_S)
         except BaseException as error:
@@ -103,11 +106,24 @@ class ExternalEffect:
         return proven or (unit.batch_id is None and isinstance(error, self._safe))
 
     def _begin(self, unit: Unit) -> None:
+        """Commit the begin mark.
+
+        :raises NotExecuted: the answer came so late that the lease may be over: to others the effect may have happened
+            since, and ``verify`` may have told them that it did not. A retry helps.
+        """
         self._keeper.ensure()
+        lapses = self._keeper.lapses
         if unit.batch_id is None:
             self._writer.begin(unit.own, unit.hashes[0])
         else:
             self._ledger.begin_together(unit.own, unit.hashes, unit.batch_id)
+        self._check_in_time(unit, lapses)
+
+    def _check_in_time(self, unit: Unit, lapses: int) -> None:
+        if self._keeper.may_have_lapsed(lapses):
+            raise NotExecuted(
+                f"{unit.name}: the ledger noted the beginning so late that the lease may be over. Nothing was begun."
+            )
 
     def _done(self, unit: Unit, value: Any) -> UnitResult:
         text, problem = self._encode(value)
@@ -160,7 +176,7 @@ class ExternalEffect:
         )
         if isinstance(error, OwnershipLost):
             return result
-        why = f"{type(error).__name__}: {error}"
+        why = described(error)
         try:
             lost = self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S / 10)
         except Exception as problem:
@@ -185,7 +201,7 @@ class ExternalEffect:
             )
         if not entered:
             return self._not_entered(unit, error)
-        why = f"{type(error).__name__}: {error}"
+        why = described(error)
         if self._is_safe(unit, error):
             return self._recorded(
                 unit,
@@ -250,7 +266,7 @@ class ExternalEffect:
         return UnitResult(unit, Outcome.EXECUTED, problem, text)
 
     def _follow_up_failed(self, unit: Unit, error: BaseException) -> UnitResult:
-        why = f"{type(error).__name__}: {error}"
+        why = described(error)
         try:
             self._ledger.end_follow_up(
                 unit.own, unit.hashes, outcome=None, failed=True, why=why, patience_s=PATIENCE_S
@@ -277,7 +293,7 @@ _NEVER_ENTERED = (
 def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
     """Return the error for a unit whose effect may or may not have happened."""
     failure = InDoubt(
-        f"{unit.space.describe(unit.name)} is in doubt: {type(error).__name__}: {error}. The effect may or may not "
+        f"{unit.space.describe(unit.name)} is in doubt: {described(error)}. The effect may or may not "
         f"have happened, and is not repeated. Ask the receiver about {unit.receiver_key}, then: "
         f"{resolve_command(unit.hashes[0], ledger=unit.ledger)} (or --did-not-happen)"
         + "".join(f" ({note})" for note in getattr(error, "__notes__", ()))

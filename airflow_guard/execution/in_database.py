@@ -12,6 +12,7 @@ from airflow_guard.core.errors import (
     TransactionError,
     UnknownCommit,
 )
+from airflow_guard.core.redaction import described
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import encode_result
 from airflow_guard.execution.external import in_doubt, unrecorded
@@ -73,7 +74,7 @@ class DatabaseEffect:
 
     def _rolled_back(self, unit: Unit, transaction: BusinessTransaction, error: BaseException) -> UnitResult:
         fatal = None if isinstance(error, Exception) else error
-        why = f"{type(error).__name__}: {error}"
+        why = described(error)
         if transaction.self_ended:
             return self._self_ended(unit, error, why)
         # Nothing has happened, or the row shows it: nobody waits long for a ledger that is down.
@@ -116,7 +117,7 @@ def _busy(unit: Unit, error: BaseException, problem: Exception) -> Exception:
     if isinstance(problem, UnknownCommit):
         return unrecorded(unit, problem)
     failure = LedgerBusy(
-        f"{unit.space.describe(unit.name)}: rolled back ({type(error).__name__}: {error}); that could not be written to "
+        f"{unit.space.describe(unit.name)}: rolled back ({described(error)}); that could not be written to "
         f"the ledger ({problem}), so the next attempt waits for the lease to end."
     )
     failure.__cause__ = error

@@ -30,7 +30,8 @@ class LeaseKeeper:
     :param task_run_id: whose lease.
     :param over: told why nothing new may begin, once ``max_hold`` is over.
 
-    ``failures`` counts the renewals that failed.
+    ``failures`` counts the renewals that failed, ``lapses`` those that were answered so late that the lease may have
+    been over before.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class LeaseKeeper:
         self._lease_s = lease.total_seconds()
         self._max_hold_s = max_hold.total_seconds()
         self.failures = 0
+        self.lapses = 0
         self._stop = threading.Event()
         self._started = self._renewed = time.monotonic()
         self._thread = threading.Thread(target=self._keep, name="airflow-guard-lease", daemon=True)
@@ -82,6 +84,13 @@ class LeaseKeeper:
         if time.monotonic() - self._renewed > self._lease_s * 0.8:
             self._renew()
 
+    def may_have_lapsed(self, lapses: int) -> bool:
+        """Whether the lease may have been over, or is now, since ``lapses`` was read.
+
+        A lease that was over for a moment is enough: others may have acted on it, and :meth:`ensure` does not see that.
+        """
+        return self.lapses != lapses or time.monotonic() > self._renewed + self._lease_s
+
     def _keep(self) -> None:
         while not self._stop.wait(min(self._lease_s / 3, self._hold_left_s)):
             if self.held_too_long:
@@ -102,4 +111,6 @@ class LeaseKeeper:
     def _renew(self) -> None:
         asked = time.monotonic()
         self._runs.renew(self._task_run_id, self._lease_s, create=True)
+        if time.monotonic() > self._renewed + self._lease_s:
+            self.lapses += 1
         self._renewed = asked

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_guard.core import dates
+from airflow_guard.core.commands import adopt_command
 from airflow_guard.core.date_checks import DatedRun, check_stored_date, repeated_or_jumped
 from airflow_guard.core.dates import DateSource, NoBusinessDate, ResolvedDate, RunFacts
 
@@ -64,9 +65,10 @@ def unguarded_reason(runs: TaskRuns, spec: GuardSpec, space: KeySpace, identity:
 
     Asked before the try is recorded: its own row would say since when the operation is watched.
     """
+    command = adopt_command(space.key_namespace, space.operation, ledger=spec.ledger)
     adopt = (
-        "If the work was done then, record it: airflow-guard adopt. If it was not, set guarded_from to a date at or "
-        "before this one, so that it may run."
+        f"If the work was done then, list it in done.csv (business_date,document) and record it: {command}. If it was "
+        "not, set guarded_from to a date at or before this one, so that it may run."
     )
     if spec.guarded_from is not None:
         if space.business_date < spec.guarded_from:

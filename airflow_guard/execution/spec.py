@@ -85,6 +85,12 @@ class GuardSpec:
         return isinstance(self.side_effect, Database)
 
     @property
+    def asks(self) -> bool:
+        """Whether a person is asked about what is in doubt."""
+        effect = self.side_effect
+        return isinstance(effect, External) and effect.in_doubt == "ask" and self.mode == "enforce"
+
+    @property
     def external(self) -> External:
         """The external effect.
 

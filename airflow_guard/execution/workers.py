@@ -18,13 +18,14 @@ from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.writer import PATIENCE_S, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from airflow_guard.core.documents import Document
     from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 _NO_ANSWER = "the ledger does not answer"
+STOPPED_BY_FAILURE = "stop_on_failure"
 GRACE_S = 60.0
 """After a task timeout: how long documents in hand on other threads may take to finish."""
 
@@ -56,13 +57,15 @@ class Workers:
     """Runs the units of a task try and reports them.
 
     :param threads: ``1``: in the calling thread, so that Airflow's ``execution_timeout`` can interrupt the callable.
+    :param keep_doubt: takes a unit that ended in doubt, in place of the report.
     """
 
     def __init__(
         self, ledger: Ledger, effect: Effect, writer: Writer, report: Report, stop: StopFlag, threads: int, *,
-        stop_on_failure: bool,
+        stop_on_failure: bool, keep_doubt: Callable[[UnitResult], None] | None = None,
     ) -> None:  # fmt: skip
         self._ledger = ledger
+        self._keep_doubt = keep_doubt
         self._effect = effect
         self._writer = writer
         self._report = report
@@ -141,7 +144,10 @@ class Workers:
         if result.unwritten:
             self._stop.set(_NO_ANSWER)
         if self._stop_on_failure and result.outcome is not Outcome.REJECTED:
-            self._stop.set(f"stop_on_failure: {result.unit.name}")
+            self._stop.set(f"{STOPPED_BY_FAILURE}: {result.unit.name}")
+        if result.outcome is Outcome.IN_DOUBT and self._keep_doubt is not None:
+            self._keep_doubt(result)
+            return
         for document in result.unit.documents:
             self._report_one(result, document)
 

@@ -24,11 +24,11 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 
 from airflow_guard.core.dates import parse_business_date
 from airflow_guard.core.decisions import check_words
-from airflow_guard.core.errors import GuardError, ResolutionError, ResultError
+from airflow_guard.core.errors import ConfigurationError, GuardError, ResolutionError, ResultError
 from airflow_guard.core.keys import NORMALISER_VERSION, KeySpace
 from airflow_guard.core.results import encode_result
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store import aliases, dialects
+from airflow_guard.store import aliases, dialects, listing
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent
 from airflow_guard.store.one_transaction import one_transaction
@@ -119,6 +119,21 @@ class _Key:
     @property
     def identity(self) -> tuple[date, str]:
         return self.key_date, self.key_hash
+
+
+def deployment_of(ledger: Ledger, configured: str) -> str:
+    """Return whose history it is, where nobody says so: the deployment that is configured.
+
+    :raises ConfigurationError: the ledger knows only others. A row of another deployment is never replayed, so it must be
+        said. A retry does not help.
+    """
+    others = listing.other_deployments(ledger, configured)
+    if others:
+        raise ConfigurationError(
+            f"This ledger knows the deployments {', '.join(others)}, but not {configured!r}, which is configured here. Say "
+            "whose history it is (--deployment)."
+        )
+    return configured
 
 
 def adopt(

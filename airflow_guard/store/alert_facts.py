@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import date, datetime
 
-    from airflow_guard.store.breaks import StoredBreak
+    from airflow_guard.core.monitoring import KeyRow
+    from airflow_guard.store.break_rows import StoredBreak
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.listing import KeyView
 
 _NAMED = 4
 _NEEDS_SOMEBODY = (Situation.IN_DOUBT, Situation.FOLLOW_UP_OPEN, Situation.REJECTED, Situation.FAILED)
@@ -70,7 +70,7 @@ class Recorded:
     last_sign_at: datetime | None = None
     started_at: datetime | None = None
     counts: Mapping[str, int] = field(default_factory=dict)
-    keys: Sequence[KeyView] = ()
+    keys: Sequence[KeyRow] = ()
     totals: Sequence[Mapping[str, Any]] = ()
     breaks: Sequence[StoredBreak] = ()
     open_breaks: int = 0
@@ -164,7 +164,7 @@ def _last(ledger: Ledger, found: sa.Select[Any], table: sa.Table, asked: Asked, 
     return ledger.database.read(lambda connection: connection.execute(newest).first())
 
 
-def _keys(ledger: Ledger, row: Any) -> list[KeyView]:
+def _keys(ledger: Ledger, row: Any) -> list[KeyRow]:
     selection = Selection(
         dag=row.key_namespace,
         operation=row.operation,

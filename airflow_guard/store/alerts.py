@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from airflow_guard.core.alerts.facts import AlertKind, Stage
 from airflow_guard.core.alerts.problems import Problem
 from airflow_guard.store.dialects import age_s, utc_after, utc_now
-from airflow_guard.store.events import storable
+from airflow_guard.store.events import storable, told
 from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:
@@ -33,7 +33,6 @@ CLAIM_S = 60.0
 """How long a transport has to deliver, before another process may send the same again."""
 OPEN, RESOLVED = "open", "resolved"
 _SENT_COLUMN = {Stage.FIRST: "sent_at", Stage.ESCALATION: "escalated_at", Stage.RESOLVED: "resolved_at"}
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ class Alerts:
         :raises LedgerError: the ledger does not answer: send it all the same.
         """
         token = uuid.uuid4().hex
-        values = {**_row_of(problem, transport), "subject": storable(subject)}
+        values = {**_row_of(problem, transport), "subject": told(subject)}
 
         def work(connection: sa.Connection) -> AlertClaim | None:
             row = self._locked(connection, values["alert_hash"])
@@ -107,7 +106,7 @@ class Alerts:
             connection.execute(sa.update(self._alert).where(self._alert.c.id == row.id).values(changes))
             return AlertClaim(row.id, stage, token)
 
-        return self._unless_raced(work)
+        return self._db.look_and_write(work)
 
     def claim_resolved(self, alert: StoredAlert) -> AlertClaim | None:
         """Close a problem; claim the message that says so if the problem itself was told (open → resolved)."""
@@ -131,7 +130,7 @@ class Alerts:
 
     def failed(self, claim: AlertClaim, error: str) -> bool:
         """Record that a transport could not deliver: the next who asks sends it."""
-        return self._end(claim, {"error": storable(error)})
+        return self._end(claim, {"error": told(error)})
 
     def _end(self, claim: AlertClaim, values: dict[str, Any]) -> bool:
         a = self._alert
@@ -153,7 +152,7 @@ class Alerts:
             a.c.map_index == map_index,
             a.c.run_id == run_id,
             a.c.state == OPEN,
-            a.c.kind.in_([AlertKind.FAILED.value, AlertKind.RETRY.value]),
+            a.c.kind.in_([AlertKind.FAILED.value, AlertKind.RETRY.value, AlertKind.QUESTION.value]),
         )
 
     def open_of_kinds(self, deployment: str, kinds: Collection[AlertKind], team: str) -> list[StoredAlert]:
@@ -184,15 +183,6 @@ class Alerts:
         ages = (age_s(a.c.claimed_until_at).label("claim_over_s"), age_s(a.c.sent_at).label("sent_age_s"))
         found = sa.select(a, *ages).where(a.c.alert_hash == alert_hash).with_for_update()
         return connection.execute(found).first()
-
-    def _unless_raced(self, work: Any) -> AlertClaim | None:
-        """Write; repeat it if another process has inserted the same row at the same moment: now it is there."""
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._db.write(work)  # type: ignore[no-any-return]
-            except sa.exc.IntegrityError:
-                continue
-        return self._db.write(work)  # type: ignore[no-any-return]
 
 
 def _due(row: Any, escalate_after_s: float | None) -> Stage | None:

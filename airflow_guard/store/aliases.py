@@ -100,6 +100,17 @@ def former_names(connection: sa.Connection, tables: Tables, name: Name) -> list[
     return sorted(names - {name})
 
 
+def renamed(connection: sa.Connection, tables: Tables) -> dict[Name, Name]:
+    """Return every old name with the name under which its keys are kept now."""
+    leads_to, now = _all(connection, tables), {}
+    for old in leads_to:
+        path = [old]
+        while path[-1] in leads_to and len(path) <= len(leads_to):
+            path.append(leads_to[path[-1]])
+        now[old] = path[-1]
+    return now
+
+
 def _all(connection: sa.Connection, tables: Tables) -> dict[Name, Name]:
     """Return all aliases: renames are rare, so they are few."""
     a = tables.alias

@@ -6,53 +6,26 @@ later run) cannot leave half of each.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH, BreakState, FoundBreak
+from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH, BreakState
 from airflow_guard.core.decisions import check_words
-from airflow_guard.core.errors import ResolutionError
+from airflow_guard.core.errors import ResolutionError, StaleResolution
+from airflow_guard.store.break_rows import describe, found_of, row_of, stored_break, values_of
 from airflow_guard.store.dialects import age_s, utc_now
 from airflow_guard.store.events import AuditEvent, EventLog, storable
-from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from datetime import date, datetime
+    from collections.abc import Iterable, Mapping, Sequence
+    from datetime import date
 
+    from airflow_guard.core.checks import FoundBreak
     from airflow_guard.core.keys import KeySpace
+    from airflow_guard.store.break_rows import StoredBreak
     from airflow_guard.store.database import LedgerDatabase
-
-
-@dataclass(frozen=True, slots=True)
-class StoredBreak:
-    """One break as the ledger has it.
-
-    :param opened_in: id of the Airflow run that opened it, or opened it again.
-    :param age_s: seconds since it was first seen (database clock).
-    :param actor: who changed its state last.
-    """
-
-    id: int
-    key_namespace: str
-    operation: str
-    business_date: date
-    cycle: str
-    found: FoundBreak
-    state: BreakState
-    opened_by_id: int
-    seen_by_id: int
-    closed_by_id: int | None
-    opened_in: str | None
-    first_seen_at: datetime | None
-    last_seen_at: datetime | None
-    closed_at: datetime | None
-    age_s: float
-    actor: str | None
-    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +95,7 @@ class Breaks:
         for break_hash, each in found.items():
             row = rows.get(break_hash)
             if row is None:
-                fresh.append(_row_of(each, break_hash, checks[0], space))
+                fresh.append(row_of(each, break_hash, checks[0], space))
                 changes.new.append(each)
             else:
                 self._seen(connection, row, each, checks, actor, changes)
@@ -142,7 +115,7 @@ class Breaks:
                     reason="gone: a later look no longer found it",
                 )
             )
-            changes.closed.extend(_found(row) for row in gone)
+            changes.closed.extend(found_of(row) for row in gone)
         return changes
 
     def _seen(
@@ -155,8 +128,8 @@ class Breaks:
         changes: Changes,
     ) -> None:
         b = self._break
-        values = {**_values_of(each), "last_seen_at": utc_now(), "seen_by_id": checks[0]}
-        same = _found(row).values == tuple(_values_of(each).values())
+        values = {**values_of(each), "last_seen_at": utc_now(), "seen_by_id": checks[0]}
+        same = found_of(row).values == tuple(values_of(each).values())
         if row.state == BreakState.EXPLAINED and same:
             changes.explained.append(each)
         elif row.state == BreakState.OPEN:
@@ -184,22 +157,28 @@ class Breaks:
         connection.execute(sa.update(b).where(b.c.id == row.id).values(values))
 
     @property
-    def _select(self) -> sa.Select[Any]:
+    def select(self) -> sa.Select[Any]:
+        """All breaks, each with its age and the run that opened it."""
         b, r = self._break, self._check
         columns = (b, age_s(b.c.first_seen_at).label("age"), r.c.run_id.label("opened_in"))
         return sa.select(*columns).select_from(b.outerjoin(r, r.c.id == b.c.opened_by_id))
 
-    def of_checks(self, check_ids: Sequence[int], dates: Iterable[date]) -> list[StoredBreak]:
+    def of_checks(
+        self, check_ids: Sequence[int], dates: Iterable[date], also: Iterable[int] = ()
+    ) -> list[StoredBreak]:
         """Return the breaks that these checks found last, and those that they closed, in the order in which they were found.
 
         :param dates: the business dates of the checks.
+        :param also: breaks of these ids, which other checks may have found since.
         """
         b = self._break
-        found = self._select.where(
+        found = self.select.where(
             b.c.business_date.in_(sorted(set(dates))),
-            b.c.seen_by_id.in_(check_ids) | b.c.closed_by_id.in_(check_ids),
+            b.c.seen_by_id.in_(check_ids) | b.c.closed_by_id.in_(check_ids) | b.c.id.in_(sorted(also)),
         ).order_by(b.c.business_date, b.c.id)
-        return [_stored(row) for row in self._db.read(lambda connection: connection.execute(found).all())]
+        return [
+            stored_break(row) for row in self._db.read(lambda connection: connection.execute(found).all())
+        ]
 
     def unsettled(
         self,
@@ -224,27 +203,57 @@ class Breaks:
         ):
             if value is not None:
                 conditions.append(column == value)
-        found = self._select.where(*conditions).order_by(b.c.first_seen_at, b.c.id).limit(limit)
-        return [_stored(row) for row in self._db.read(lambda connection: connection.execute(found).all())]
+        found = self.select.where(*conditions).order_by(b.c.first_seen_at, b.c.id).limit(limit)
+        return [
+            stored_break(row) for row in self._db.read(lambda connection: connection.execute(found).all())
+        ]
 
-    def explain(self, break_ids: Iterable[int], *, actor: str, reason: str) -> list[StoredBreak]:
-        """A person accepts breaks as they are (open → explained).
+    def explain(
+        self,
+        break_ids: Iterable[int],
+        *,
+        actor: str,
+        reason: str,
+        seen: Mapping[int, str] | None = None,
+        dry_run: bool = False,
+    ) -> list[StoredBreak]:
+        """A person accepts breaks as they are (open → explained). The same once more (a second click) changes nothing.
 
         :param break_ids: ``StoredBreak.id``.
         :param actor: a user's name.
         :param reason: why, mandatory.
+        :param seen: the ``version`` of breaks as the person looked at them, by id; a break that is another one by now is
+            refused.
+        :param dry_run: check, and return the breaks as they are.
+        :raises StaleResolution: one is no longer as it was looked at, or was decided about by somebody else. Look again.
         :raises ResolutionError: one is not open, or there is none of that id; nothing was changed. A retry does
             not help.
         """
-        return self._decide(break_ids, BreakState.EXPLAINED, (BreakState.OPEN,), actor, reason)
+        sources = (BreakState.OPEN,)
+        return self._decide(
+            break_ids, BreakState.EXPLAINED, sources, actor, reason, seen or {}, dry_run=dry_run
+        )
 
-    def resolve(self, break_ids: Iterable[int], *, actor: str, reason: str) -> list[StoredBreak]:
+    def resolve(
+        self,
+        break_ids: Iterable[int],
+        *,
+        actor: str,
+        reason: str,
+        seen: Mapping[int, str] | None = None,
+        dry_run: bool = False,
+    ) -> list[StoredBreak]:
         """A person has settled breaks (open, explained → resolved). Found again they are open again.
 
+        Parameters as :meth:`explain` has them.
+
+        :raises StaleResolution: see :meth:`explain`.
         :raises ResolutionError: see :meth:`explain`.
         """
-        allowed = (BreakState.OPEN, BreakState.EXPLAINED)
-        return self._decide(break_ids, BreakState.RESOLVED, allowed, actor, reason)
+        sources = (BreakState.OPEN, BreakState.EXPLAINED)
+        return self._decide(
+            break_ids, BreakState.RESOLVED, sources, actor, reason, seen or {}, dry_run=dry_run
+        )
 
     def _decide(
         self,
@@ -253,6 +262,9 @@ class Breaks:
         sources: tuple[BreakState, ...],
         actor: str,
         reason: str,
+        seen: Mapping[int, str],
+        *,
+        dry_run: bool,
     ) -> list[StoredBreak]:
         actor, reason = check_words(actor, reason)
         wanted = sorted(set(break_ids))
@@ -262,43 +274,45 @@ class Breaks:
             self._db.limit_locks(connection)
             lock = sa.select(b).where(b.c.id.in_(wanted)).order_by(b.c.id).with_for_update()
             rows = {row.id: row for row in connection.execute(lock)}
-            # After a commit whose answer was lost the same decision is found done.
+            # After a commit whose answer was lost, or a second click, the same decision is found done.
             todo = [row for row in rows.values() if not _decided(row, target, actor, reason)]
-            _refuse(wanted, rows, todo, sources)
-            connection.execute(
-                sa.update(b)
-                .where(b.c.id.in_([row.id for row in todo]))
-                .values(
-                    state=target.value,
-                    closed_at=utc_now() if target is BreakState.RESOLVED else None,
-                    actor=storable(actor, 250),
-                    reason=storable(reason),
+            _refuse(wanted, rows, todo, sources, seen)
+            if todo and not dry_run:
+                connection.execute(
+                    sa.update(b)
+                    .where(b.c.id.in_([row.id for row in todo]))
+                    .values(
+                        state=target.value,
+                        closed_at=utc_now() if target is BreakState.RESOLVED else None,
+                        actor=storable(actor, 250),
+                        reason=storable(reason),
+                    )
                 )
-            )
-            self._events.write(connection, *(_event(row, target, actor, reason) for row in todo))
-            after = self._select.where(b.c.id.in_(wanted))
-            return [_stored(row) for row in connection.execute(after.order_by(b.c.id))]
+                self._events.write(connection, *(_event(row, target, actor, reason) for row in todo))
+            after = self.select.where(b.c.id.in_(wanted))
+            return [stored_break(row) for row in connection.execute(after.order_by(b.c.id))]
 
         return self._db.write(work)
 
 
-def describe(row: Any) -> str:
-    """Return a row of ``guard_break`` as a person reads it."""
-    parts = [row.key_namespace, row.operation, row.business_date.isoformat()]
-    if row.cycle:
-        parts.append(f"cycle {row.cycle}")
-    return f"{' / '.join(parts)} / {_found(row).describe()}"
-
-
 def _refuse(
-    wanted: Sequence[int], rows: dict[int, Any], todo: Sequence[Any], sources: tuple[BreakState, ...]
+    wanted: Sequence[int],
+    rows: dict[int, Any],
+    todo: Sequence[Any],
+    sources: tuple[BreakState, ...],
+    seen: Mapping[int, str],
 ) -> None:
     missing = [break_id for break_id in wanted if break_id not in rows]
     if missing:
         raise ResolutionError(f"The ledger has no break {missing[0]}. Nothing was changed.")
     for row in todo:
+        by = f" by {row.actor}: {row.reason}" if row.actor else ""
+        if row.id in seen and seen[row.id] != found_of(row).version(BreakState(row.state)):
+            raise StaleResolution(
+                f"{describe(row)} is no longer as it was looked at: it is {row.state}{by}. Nothing was changed. Look at "
+                "it again."
+            )
         if row.state not in sources:
-            by = f" by {row.actor}: {row.reason}" if row.actor else ""
             raise ResolutionError(f"{describe(row)} is {row.state} already{by}. Nothing was changed.")
 
 
@@ -328,68 +342,3 @@ def _closes(row: Any, closes: str) -> bool:
     if row.state == BreakState.RESOLVED or closes == "none":
         return False
     return closes == "all" or row.break_type in (TOTALS_MISMATCH, BOTH_EMPTY)
-
-
-def _row_of(found: FoundBreak, break_hash: str, check_id: int, space: KeySpace) -> dict[str, Any]:
-    return {
-        "break_hash": break_hash,
-        "deployment": space.deployment,
-        "key_namespace": space.key_namespace,
-        "operation": space.operation,
-        "business_date": space.business_date,
-        "cycle": space.cycle,
-        "break_type": found.break_type,
-        "group_values": json.dumps(dict(found.group)),
-        "document": storable(found.document),
-        "field": found.field,
-        **_values_of(found),
-        "state": BreakState.OPEN.value,
-        "opened_by_id": check_id,
-        "seen_by_id": check_id,
-    }
-
-
-def _values_of(found: FoundBreak) -> dict[str, Any]:
-    return {
-        "source_value": storable(found.source_value),
-        "target_value": storable(found.target_value),
-        "variance": storable(found.variance),
-        "source_records": found.source_records,
-        "target_records": found.target_records,
-    }
-
-
-def _found(row: Any) -> FoundBreak:
-    return FoundBreak(
-        break_type=row.break_type,
-        group=json.loads(row.group_values),
-        document=row.document,
-        field=row.field,
-        source_value=row.source_value,
-        target_value=row.target_value,
-        variance=row.variance,
-        source_records=row.source_records,
-        target_records=row.target_records,
-    )
-
-
-def _stored(row: Any) -> StoredBreak:
-    return StoredBreak(
-        id=row.id,
-        key_namespace=row.key_namespace,
-        operation=row.operation,
-        business_date=row.business_date,
-        cycle=row.cycle,
-        found=_found(row),
-        state=BreakState(row.state),
-        opened_by_id=row.opened_by_id,
-        seen_by_id=row.seen_by_id,
-        closed_by_id=row.closed_by_id,
-        opened_in=row.opened_in,
-        first_seen_at=aware(row.first_seen_at),
-        last_seen_at=aware(row.last_seen_at),
-        closed_at=aware(row.closed_at),
-        age_s=float(row.age),
-        actor=row.actor,
-        reason=row.reason,
-    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from airflow_guard.core.errors import ResolutionError
+from airflow_guard.store.missing import what_is_missing
 
 if TYPE_CHECKING:
     from datetime import date
@@ -33,7 +34,8 @@ def rows_by_document(
             connection.rollback()
     except sa.exc.SQLAlchemyError as error:
         said = str(getattr(error, "orig", None) or error).partition("\n")[0]
-        raise ResolutionError(f"{table} cannot be read: {said}") from error
+        hint = what_is_missing(engine, table, [key, *([date_column] if date_column else [])])
+        raise ResolutionError(f"{table} cannot be read: {said}.{hint}") from error
     if any(value is None for value, _ in found):
         raise ResolutionError(f"{table} has rows without {key}: it cannot be compared with the ledger.")
     return {str(value).strip(): int(count) for value, count in found}

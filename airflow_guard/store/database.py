@@ -6,10 +6,10 @@ import logging
 import random
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_guard.core.errors import (
@@ -36,6 +36,7 @@ LOCK_TIMEOUT_S = 3
 UNKNOWN_COMMIT_PATIENCE_S = 15.0
 """How long a write is repeated after the answer to its commit was lost."""
 _MAX_REPEATS = 8
+_MAX_RACES = 2
 _READ_ONLY = "airflow_guard_read_only"
 
 
@@ -83,15 +84,21 @@ class LedgerDatabase:
         self.engine.dispose()
         self.business_engine.dispose()
 
-    def read(self, work: Callable[[sa.Connection], T]) -> T:
+    def read(self, work: Callable[[sa.Connection], T], *, limit_s: float | None = None) -> T:
         """Run reads in one short transaction.
 
+        :param limit_s: how long each statement may take; ``None``: as long as the server allows.
         :raises LedgerUnavailable: retryable.
         :raises LedgerNotMigrated: not retryable.
+        :raises LedgerBusy: a statement took longer (a retry may help).
         """
         with translated("read"), self.engine.connect() as connection:
             # SQLite: readers take no write lock, so that they see a ledger that a task holds for its transaction.
-            return work(connection.execution_options(**{_READ_ONLY: True}))
+            connection.execution_options(**{_READ_ONLY: True})
+            if limit_s is None:
+                return work(connection)
+            with dialects.statement_limit(connection, self.dialect, limit_s):
+                return work(connection)
 
     def look(self, work: Callable[[sa.Connection], T]) -> T:
         """Run one reading statement, without the round trips of a transaction around it. Raises as :meth:`read`."""
@@ -135,6 +142,19 @@ class LedgerDatabase:
                     raise _still_unknown(failure) from failure
                 raise failure  # which has its own cause, the driver's error
             time.sleep(0.2)
+
+    def look_and_write(self, work: Callable[[sa.Connection], T]) -> T:
+        """Write as :meth:`write`, where the work looks for a row and inserts it if it is not there.
+
+        Another process may insert it between the two. Then it is there, and the work is done once more.
+        """
+        for _ in range(_MAX_RACES):
+            try:
+                return self.write(work)
+            except IntegrityError as error:
+                if not dialects.is_duplicate(error):
+                    raise
+        return self.write(work)
 
     def _write_once(self, work: Callable[[sa.Connection], T]) -> T:
         with translated("write"), self.engine.connect() as connection:
@@ -242,8 +262,15 @@ def translated(doing: str) -> Iterator[None]:
         raise
     except PoolTimeout as error:
         raise LedgerBusy(f"No free ledger connection: {error}") from error
-    except (OperationalError, InterfaceError, DBAPIError) as error:
-        raise meaning(error, doing) from error
+    except DBAPIError as error:
+        raise_meant(meaning(error, doing), error)
+
+
+def raise_meant(meant: Exception, error: DBAPIError) -> NoReturn:
+    """Raise what an error means. One that stays as it is does not come from itself: a walk of causes would never end."""
+    if meant is error:
+        raise error
+    raise meant from error
 
 
 def meaning(error: DBAPIError, doing: str) -> Exception:
@@ -269,6 +296,7 @@ def _prepare(engine: sa.Engine, dialect: str) -> None:
         sa.event.listen(engine, "connect", _prepare_postgres)
     elif dialect == dialects.MYSQL:
         sa.event.listen(engine, "connect", _prepare_mysql)
+        sa.event.listen(engine, "before_cursor_execute", dialects.limited_mysql, retval=True)
     else:
         sa.event.listen(engine, "connect", _prepare_sqlite)
         sa.event.listen(engine, "begin", _begin_immediate)

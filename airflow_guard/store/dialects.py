@@ -6,20 +6,21 @@ Lease time and ages are always the database's clock, in UTC: :class:`utc_now`, :
 from __future__ import annotations
 
 import re
+import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
 from airflow_guard.store.column_types import Instant
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-    from sqlalchemy.exc import DBAPIError
+    from collections.abc import Iterable, Iterator, Sequence
 
 POSTGRES, MYSQL, SQLITE = "postgresql", "mysql", "sqlite"
 _SQLITE_INSTANT = "'%Y-%m-%d %H:%M:%f000'"
@@ -207,6 +208,47 @@ def own_transaction(dialect: str, table: sa.Table) -> sa.ColumnElement[bool] | N
     return row == sa.literal_column("pg_current_xact_id()::xid::text")
 
 
+_LIMIT_S = "airflow_guard_limit_s"
+_SQLITE_STEPS = 20_000  # of its virtual machine, between two looks at the clock: about a millisecond
+
+
+@contextmanager
+def statement_limit(connection: sa.Connection, dialect: str, seconds: float) -> Iterator[None]:
+    """Let each statement of the current transaction take only so long. Leaves nothing behind in the session."""
+    if dialect == POSTGRES:
+        # One round trip for both. To compile a plan takes longer than to run one that is over in milliseconds.
+        settings = (
+            f"set_config('statement_timeout', '{int(seconds * 1000)}', true), set_config('jit', 'off', true)"
+        )
+        connection.exec_driver_sql(f"SELECT {settings}")
+        yield
+    elif dialect == MYSQL:
+        connection.execution_options(**{_LIMIT_S: seconds})  # see limited_mysql
+        yield
+    else:
+        driver: Any = connection.connection.dbapi_connection
+        end = time.monotonic() + seconds
+        driver.set_progress_handler(lambda: time.monotonic() > end, _SQLITE_STEPS)
+        try:
+            yield
+        finally:
+            driver.set_progress_handler(None, 0)
+
+
+def limited_mysql(
+    connection: Any, cursor: Any, statement: str, parameters: Any, context: Any, executemany: Any
+) -> tuple[str, Any]:
+    """Write the time limit of a transaction into each of its statements (``before_cursor_execute``)."""
+    seconds = context.execution_options.get(_LIMIT_S) if context is not None else None
+    if seconds is not None:
+        if connection.dialect.is_mariadb:
+            statement = f"SET STATEMENT max_statement_time = {seconds:f} FOR {statement}"
+        else:
+            hint = f"SELECT /*+ MAX_EXECUTION_TIME({int(seconds * 1000)}) */"
+            statement = re.sub(r"\ASELECT\b", hint, statement)
+    return statement, parameters
+
+
 _TRANSIENT = {"40001", "40P01", "1213", "1020"}
 # With them, statements that a time limit of the server ended: it is what a wait for a lock ends in there.
 _BUSY = {"55P03", "1205", "3572", "57014", "1969", "3024"}
@@ -250,7 +292,7 @@ def is_busy(error: DBAPIError) -> bool:
     code = error_code(error)
     # Only SQLite has no codes: elsewhere the text may hold a document's.
     return code in _BUSY or (
-        not code and bool(re.search(r"database (table )?is locked|busy", str(error.orig)))
+        not code and bool(re.search(r"database (table )?is locked|busy|interrupted", str(error.orig)))
     )
 
 
@@ -270,10 +312,25 @@ def is_down(error: DBAPIError) -> bool:
     return not error_code(error) and any(word in text for word in lost)
 
 
+def is_duplicate(error: DBAPIError) -> bool:
+    """Return whether a row with this key is there already."""
+    code = error_code(error)
+    return code in ("23505", "1062") or (not code and "UNIQUE constraint failed" in str(error.orig))
+
+
 def is_missing(error: DBAPIError) -> bool:
     """Return whether a table or column does not exist."""
     code = error_code(error)
     return code in _MISSING or (not code and bool(re.search("no such (table|column)", str(error.orig))))
+
+
+def is_denied(error: BaseException) -> bool:
+    """Return whether an account of the database may not do what was asked for."""
+    if not isinstance(error, DBAPIError):
+        return False
+    code = error_code(error)
+    # 42501 insufficient_privilege; 1142 and 1143 of a table and a column.
+    return code in ("42501", "1142", "1143") or (not code and "readonly database" in str(error.orig))
 
 
 def is_no_savepoint(error: DBAPIError) -> bool:

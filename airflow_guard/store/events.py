@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from airflow_guard.core.redaction import without_secrets
 from airflow_guard.store.dialects import utc_now
 
 if TYPE_CHECKING:
@@ -53,6 +54,15 @@ class EventLog:
         if events:
             connection.execute(self._insert, [_as_row(event) for event in events])
 
+    def written(self, connection: sa.Connection, kind: str, row: Any, actor: str, reason: str) -> bool:
+        """Return whether the same person has said the same about the attempt that a row has."""
+        e = self._table
+        same = sa.select(sa.literal(1)).where(
+            e.c.key_date == row.key_date, e.c.key_hash == row.key_hash, e.c.kind == kind,
+            e.c.owner_token == row.owner_token, e.c.actor == storable(actor, 250), e.c.reason == storable(reason),
+        )  # fmt: skip
+        return connection.execute(same.limit(1)).first() is not None
+
     def of_key(self, connection: sa.Connection, key_date: date, key_hash: str) -> list[Any]:
         """Return the events of one key, oldest first."""
         e = self._table
@@ -63,9 +73,17 @@ class EventLog:
 def _as_row(event: AuditEvent) -> dict[str, Any]:
     row = {name: str(value) if isinstance(value, str) else value for name, value in vars(event).items()}
     row["actor"] = storable(event.actor, 250)
-    row["reason"] = storable(event.reason)
+    row["reason"] = told(event.reason)
     row["key_text"] = storable(event.key_text)
     return row
+
+
+def told(value: str | None, limit: int = MAX_TEXT_CHARACTERS) -> str | None:
+    """Return what an exception or a person says as it is stored: without secrets, and storable.
+
+    Whoever may read the ledger need not know the passwords of a business. They are hidden before anything is cut.
+    """
+    return None if value is None else storable(without_secrets(value), limit)
 
 
 def storable(value: str | None, limit: int = MAX_TEXT_CHARACTERS) -> str | None:

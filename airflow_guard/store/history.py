@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,20 @@ def csv_rows(lines: Iterable[str], delimiter: str = ",") -> Iterator[HistoryRow]
             f"The CSV file is not {error.encoding} text (after line {reader.line_num}): {error.reason}. "
             "Convert it to UTF-8."
         ) from error
+
+
+def uploaded_rows(data: bytes, delimiter: str = ",") -> Iterator[HistoryRow]:
+    """Yield the rows of a CSV file that was handed over as a whole; see :func:`csv_rows`.
+
+    :raises ResolutionError: it is not UTF-8 text, or see :func:`csv_rows`.
+    """
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ResolutionError(
+            f"The CSV file is not UTF-8 text (at byte {error.start}). Convert it to UTF-8."
+        ) from error
+    return csv_rows(io.StringIO(text, newline=""), delimiter)
 
 
 @contextmanager

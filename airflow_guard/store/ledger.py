@@ -19,7 +19,7 @@ from airflow_guard.store.changes import (
     Changes,
     Ownership,
 )
-from airflow_guard.store.events import AuditEvent, EventLog, storable
+from airflow_guard.store.events import AuditEvent, EventLog, told
 from airflow_guard.store.reruns import Reruns
 from airflow_guard.store.rows import ledger_row
 from airflow_guard.store.statements import Statements
@@ -106,14 +106,18 @@ class Ledger:
         normaliser: int = NORMALISER_VERSION,
         *,
         reruns: Sequence[Document] = (),
+        fail_over: int | None = None,
     ) -> dict[str, Claimed]:
         """Claim keys in one short transaction and return what was won.
 
         :param new: documents that the ledger does not know (none → in_progress).
         :param known: documents that look claimable (failed, or lease over with no effect begun).
         :param reruns: documents that are done and that a person has authorised: the authorisation is used.
+        :param fail_over: the newest open fail-over that the caller knows of, 0 for none; ``None``: no fail-over can have
+            lost its effects, since they were lost with the ledger.
         :raises LedgerBusy: a lock was not free in time: treat the keys as in progress elsewhere.
-        :raises OwnershipLost: the operation was renamed since the task looked for aliases (retryable).
+        :raises OwnershipLost: the operation was renamed since the task looked for aliases, or a fail-over was recorded
+            since (retryable).
         :raises BeforeHorizon: a new key is dated when keys were purged; nothing was claimed. A retry does not help.
         """
         s = self.statements
@@ -139,16 +143,18 @@ class Ledger:
                     and self.database.dialect == dialects.POSTGRES
                 ):
                     # All of it won, as it was sent: not read back. (MySQL counts otherwise.)
-                    self._refuse_late(connection, space, name, inserted=True)
+                    self._refuse_late(connection, space, name, fail_over, inserted=True)
                     return {key: Claimed(key, 1, 1, sent, None) for key, sent in receiver_keys.items()}
             won = s.owned.run(connection, own.key_date, hashes, token=own.token).all()
             if won:
-                self._refuse_late(connection, space, name, inserted=bool(new))
+                self._refuse_late(connection, space, name, fail_over, inserted=bool(new))
             return {row.key_hash: Claimed(*row) for row in won}
 
         return self.database.write(work)
 
-    def _refuse_late(self, connection: sa.Connection, space: KeySpace, name: str, *, inserted: bool) -> None:
+    def _refuse_late(
+        self, connection: sa.Connection, space: KeySpace, name: str, fail_over: int | None, *, inserted: bool
+    ) -> None:
         # Asked after the inserts. A rename holds off writers, so it came before them or comes after. A purge commits
         # its horizon before it deletes: a key that is gone could only be inserted with the horizon to be seen.
         found = connection.execute(self.statements.unclaimable, {"name": name}).one()
@@ -156,6 +162,11 @@ class Ledger:
             raise OwnershipLost(
                 f"{space.key_namespace} / {space.operation} was renamed in the ledger while this task ran. Nothing "
                 "was claimed; another try meets the keys under their new names."
+            )
+        if fail_over is not None and (found.fail_over or 0) > fail_over:
+            raise OwnershipLost(
+                f"{space.describe(None)}: a fail-over that may have lost commits was recorded while this task ran. Nothing was "
+                "claimed; another try looks at what may have been done."
             )
         until = found.purged_until
         if inserted and until is not None and space.key_date != DATELESS and space.business_date <= until:
@@ -266,7 +277,7 @@ class Ledger:
         """
         return self.write(
             lambda c: self.apply(
-                c, own, COMPLETE, hashes, outcome=outcome, follow=follow_up.value, why=storable(why)
+                c, own, COMPLETE, hashes, outcome=outcome, follow=follow_up.value, why=told(why)
             ),
             patience_s=patience_s,
         )
@@ -316,22 +327,18 @@ class Ledger:
     ) -> set[str]:
         """Record that effects have certainly not happened (in_progress → failed); return the keys not ours."""
         change = FAIL_BEGUN if begun else FAIL_BEFORE
-        return self.write(
-            lambda c: self.apply(c, own, change, hashes, why=storable(why)), patience_s=patience_s
-        )
+        return self.write(lambda c: self.apply(c, own, change, hashes, why=told(why)), patience_s=patience_s)
 
     def reject(self, own: Ownership, hashes: Sequence[str], why: str, *, patience_s: float = 0.0) -> set[str]:
         """Record that the business refused documents (in_progress → rejected); return the keys not ours."""
-        return self.write(
-            lambda c: self.apply(c, own, REJECT, hashes, why=storable(why)), patience_s=patience_s
-        )
+        return self.write(lambda c: self.apply(c, own, REJECT, hashes, why=told(why)), patience_s=patience_s)
 
     def doubt(self, own: Ownership, hashes: Sequence[str], why: str, *, patience_s: float = 0.0) -> set[str]:
         """Record that effects may or may not have happened (in_progress/begun → in_doubt), with an event.
 
         Where others have marked the attempt in doubt before, this is a later sign of its life.
         """
-        said = storable(why)
+        said = told(why)
 
         def work(connection: sa.Connection) -> set[str]:
             found = self.statements.plain.run(connection, own.key_date, hashes)
@@ -383,7 +390,7 @@ class Ledger:
         """
         s = self.statements
         statement = s.follow_up_failed if failed else s.follow_up_done
-        values: dict[str, Any] = {"token": own.token, "why": storable(why)}
+        values: dict[str, Any] = {"token": own.token, "why": told(why)}
         if not failed:
             values["outcome"] = outcome
         target = FollowUp.FAILED if failed else FollowUp.NONE

@@ -1,27 +1,25 @@
-"""The read model: keys as people look at them. Commands and pages read here, and nowhere else with SQL."""
+"""Selections of keys, as commands, operators and alerts make them; see ``store.monitoring`` for what pages ask."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.decisions import UNFINISHED, Situation, situation_of
+from airflow_guard.core.decisions import UNFINISHED, Situation
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.core.keys import DATELESS, KeySpace
 from airflow_guard.core.states import State
 from airflow_guard.store import aliases, dialects
-from airflow_guard.store.changes import describe
-from airflow_guard.store.rows import ledger_row
+from airflow_guard.store.rows import key_row
 from airflow_guard.store.situations import constant, situations
-from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from datetime import date, datetime
+    from datetime import date
 
-    from airflow_guard.core.guard import LedgerRow, TaskIdentity
+    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.core.monitoring.keys import KeyRow
     from airflow_guard.store.ledger import Ledger
     from airflow_guard.store.tables import Tables
 
@@ -73,77 +71,14 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyView:
-    """One key with all that the ledger knows of it now.
-
-    :param text: the key as a person reads it.
-    :param once_per: ``date`` or ``document``.
-    """
-
-    key_date: date
-    key_namespace: str
-    operation: str
-    business_date: date
-    cycle: str
-    text: str
-    row: LedgerRow
-    claimed_at: datetime | None
-    begun_at: datetime | None
-    finished_at: datetime | None
-
-    @property
-    def once_per(self) -> str:
-        """Whether the key holds once per date or once per document."""
-        return "document" if self.key_date == DATELESS else "date"
-
-    @property
-    def situation(self) -> Situation:
-        """Where the key stands, with what the database's clock says of its lease."""
-        return situation_of(self.row)
-
-
-@dataclass(frozen=True, slots=True)
 class Listing:
     """Keys, those that want attention first.
 
     :param more: whether there are more than the limit.
     """
 
-    keys: list[KeyView]
+    keys: list[KeyRow]
     more: bool
-
-
-@dataclass(frozen=True, slots=True)
-class EventView:
-    """One entry of the audit.
-
-    :param by: the task try that it is about, if any.
-    """
-
-    at: datetime | None
-    kind: str
-    actor: str
-    reason: str
-    from_state: str | None
-    to_state: str | None
-    attempt: int | None
-    key_text: str
-    by: TaskIdentity | None
-
-
-@dataclass(frozen=True, slots=True)
-class Life:
-    """The whole life of one key.
-
-    :param events: oldest first, also those of its names before a rename.
-    :param renames: what led here, oldest first.
-    :param batch_documents: how many keys its batch has; 0 without one.
-    """
-
-    key: KeyView
-    events: list[EventView] = field(default_factory=list)
-    renames: list[aliases.Alias] = field(default_factory=list)
-    batch_documents: int = 0
 
 
 def keys(ledger: Ledger, selection: Selection) -> Listing:
@@ -190,7 +125,7 @@ def counts(ledger: Ledger, selection: Selection) -> dict[Situation, int]:
     return {situation: found[situation] for situation in _ORDER if situation in found}
 
 
-def find(ledger: Ledger, prefix: str) -> list[KeyView]:
+def find(ledger: Ledger, prefix: str) -> list[KeyRow]:
     """Return the keys whose hash begins so; two at most, since the second says that the prefix is too short.
 
     :param prefix: 6 to 32 hex characters.
@@ -205,7 +140,7 @@ def find(ledger: Ledger, prefix: str) -> list[KeyView]:
     e = ledger.database.tables.execution
 
     def read(connection: sa.Connection) -> list[Any]:
-        dates = list(connection.execute(_dates(e, ledger.database.dialect)).scalars())
+        dates = list(connection.execute(key_dates(e, ledger.database.dialect)).scalars())
         found: list[Any] = []
         while dates and len(found) < 2:
             # "g" comes after every hex digit: a range, which the primary key answers date by date.
@@ -223,7 +158,7 @@ def find(ledger: Ledger, prefix: str) -> list[KeyView]:
     return _views(ledger, ledger.database.read(read))
 
 
-def exactly(ledger: Ledger, space: KeySpace, documents: Sequence[str | None]) -> list[KeyView]:
+def exactly(ledger: Ledger, space: KeySpace, documents: Sequence[str | None]) -> list[KeyRow]:
     """Return the keys of documents that the ledger has, in no order.
 
     :param space: with the names that the ledger uses now.
@@ -235,30 +170,16 @@ def exactly(ledger: Ledger, space: KeySpace, documents: Sequence[str | None]) ->
     return _views(ledger, rows)
 
 
-def life(ledger: Ledger, view: KeyView) -> Life:
-    """Return the whole life of a key: its events, also those under earlier names, and its renames.
-
-    :raises LedgerUnavailable: the database is down (a retry helps).
-    """
-    tables = ledger.database.tables
-
-    def read(connection: sa.Connection) -> tuple[list[Any], list[aliases.Alias], int]:
-        former = aliases.former_names(connection, tables, (view.key_namespace, view.operation))
-        renames = [alias for name in former if (alias := aliases.find(connection, tables, name)) is not None]
-        renames.sort(key=lambda alias: str(alias.created_at))
-        hashes = [view.row.key_hash, *(_hash_under(view, name) for name in former)]
-        return _events(connection, tables, view, hashes), renames, _batch_size(connection, tables, view)
-
-    found, renames, batch = ledger.database.read(read)
-    people = ledger.identities(row.task_run_id for row in found if row.task_run_id is not None)
-    events = [
-        EventView(
-            aware(row.at), row.kind, row.actor, row.reason, row.from_state, row.to_state, row.attempt,
-            row.key_text, people.get(row.task_run_id),
-        )
-        for row in found
-    ]  # fmt: skip
-    return Life(view, events, renames, batch)
+def named(ledger: Ledger, keys: Sequence[tuple[date, str]]) -> list[KeyRow]:
+    """Return keys by date and hash; those that the ledger does not have are left out."""
+    hashes: dict[date, list[str]] = {}
+    for key_date, key_hash in keys:
+        hashes.setdefault(key_date, []).append(key_hash)
+    read = ledger.statements.read
+    rows = ledger.database.read(
+        lambda c: [row for day, some in hashes.items() for row in read.run(c, day, some)]
+    )
+    return _views(ledger, rows)
 
 
 def other_deployments(ledger: Ledger, deployment: str) -> list[str]:
@@ -270,17 +191,12 @@ def other_deployments(ledger: Ledger, deployment: str) -> list[str]:
     return [] if deployment in names else sorted(names)
 
 
-def _views(ledger: Ledger, rows: Iterable[Any]) -> list[KeyView]:
+def _views(ledger: Ledger, rows: Iterable[Any]) -> list[KeyRow]:
     rows = list(rows)
-    ids = {run for row in rows for run in (row.task_run_id, row.first_task_run_id) if run is not None}
-    people = ledger.identities(ids)
-    return [
-        KeyView(
-            row.key_date, row.key_namespace, row.operation, row.business_date, row.cycle, describe(row),
-            ledger_row(row, people), aware(row.claimed_at), aware(row.begun_at), aware(row.finished_at),
-        )
-        for row in rows
-    ]  # fmt: skip
+    people = ledger.identities(
+        {run for row in rows for run in (row.task_run_id, row.first_task_run_id) if run is not None}
+    )
+    return [key_row(row, people) for row in rows]
 
 
 def _joined(tables: Tables) -> sa.FromClause:
@@ -306,7 +222,7 @@ def _select(ledger: Ledger, where: Sequence[sa.ColumnElement[bool]], part: froze
     return ledger.statements.read_where.where(*conditions).order_by(*newest)
 
 
-def _place(view: KeyView) -> tuple[Any, ...]:
+def _place(view: KeyRow) -> tuple[Any, ...]:
     """Return where a key stands in a list: what wants attention first, then the newest business date."""
     names = (view.key_namespace, view.operation, view.cycle, view.row.document or "")
     return (_ORDER.index(view.situation), -view.business_date.toordinal(), *names)
@@ -349,7 +265,7 @@ def _of_dag(connection: sa.Connection, tables: Tables, selection: Selection) -> 
     return sa.or_(own, *elsewhere)
 
 
-def _dates(execution: sa.Table, dialect: str) -> sa.Select[Any]:
+def key_dates(execution: sa.Table, dialect: str) -> sa.Select[Any]:
     """Return the dates that keys have, oldest first, from the steps of the primary key instead of every row.
 
     MySQL and MariaDB step by themselves; the others are led from each date to the next.
@@ -365,29 +281,3 @@ def _dates(execution: sa.Table, dialect: str) -> sa.Select[Any]:
     following = sa.select(sa.func.min(later.c.key_date)).where(later.c.key_date > first.c.d)
     dates = first.union_all(sa.select(following.scalar_subquery()).where(first.c.d.is_not(None)))
     return sa.select(dates.c.d).where(dates.c.d.is_not(None)).order_by(dates.c.d)
-
-
-def _hash_under(view: KeyView, name: aliases.Name) -> str:
-    space = KeySpace(*name, view.key_date, view.cycle, view.once_per)
-    return space.hasher().key_hash(view.row.document)
-
-
-def _events(connection: sa.Connection, tables: Tables, view: KeyView, hashes: Sequence[str]) -> list[Any]:
-    v = tables.event
-    about = sa.and_(v.c.key_date == view.key_date, v.c.key_hash.in_(hashes))
-    if view.row.task_run_id is None:
-        # Adopted: one event for the whole adoption, which carries the same owner token.
-        about = sa.or_(about, sa.and_(v.c.kind == "adopt", v.c.owner_token == view.row.owner_token))
-    return list(connection.execute(sa.select(v).where(about).order_by(v.c.id)))
-
-
-def _batch_size(connection: sa.Connection, tables: Tables, view: KeyView) -> int:
-    if view.row.batch_id is None:
-        return 0
-    e = tables.execution
-    members = sa.select(sa.func.count()).where(
-        e.c.key_date == view.key_date,
-        e.c.batch_id == view.row.batch_id,
-        e.c.owner_token == view.row.owner_token,
-    )
-    return int(connection.execute(members).scalar_one())

@@ -17,9 +17,10 @@ from sqlalchemy.exc import DBAPIError
 
 from airflow_guard.core.errors import ConfigurationError, LedgerBusy, LedgerNotMigrated
 from airflow_guard.store import dialects
-from airflow_guard.store.database import LOCK_TIMEOUT_S, LedgerDatabase, meaning
+from airflow_guard.store.database import LOCK_TIMEOUT_S, LedgerDatabase, meaning, raise_meant
 from airflow_guard.store.migrations import HEAD_REVISION, REVISIONS, version_table
 from airflow_guard.store.migrations.append_only import create_triggers, existing_triggers
+from airflow_guard.store.partitions import AHEAD, Split, add_ahead, is_partitioned, split
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,6 +65,49 @@ def migrate(database: LedgerDatabase, *, patience_s: float = PATIENCE_S) -> list
             if time.monotonic() >= deadline:
                 raise
             time.sleep(0.2)
+
+
+def partition(
+    database: LedgerDatabase, *, ahead: int = AHEAD, patience_s: float = PATIENCE_S
+) -> Split | tuple[str, ...]:
+    """Partition the ledger by date (PostgreSQL), or add the partitions that are missing if it is partitioned.
+
+    All of it takes effect or nothing. Tasks wait meanwhile, and those that wait longer than their lock timeout are
+    retried: see :func:`airflow_guard.store.partitions.split`.
+
+    :param ahead: months after the current one that have a partition afterwards.
+    :param patience_s: how long to try for a moment at which nobody holds the table, in seconds.
+    :returns: what was made of a plain table, or the names of new partitions.
+    :raises ConfigurationError: another database, an account that may not, or views of the table.
+    :raises LedgerBusy: the table was never free (a retry helps).
+    :raises LedgerUnavailable: the database is down (a retry helps).
+    """
+    check_migrated(database)
+    deadline = time.monotonic() + patience_s
+    while True:
+        try:
+            return _partition_once(database, ahead)
+        except LedgerBusy:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(0.2)
+
+
+def has_partitions(database: LedgerDatabase) -> bool:
+    """Whether the ledger is partitioned.
+
+    :raises LedgerUnavailable: the database is down (a retry helps).
+    """
+    return database.read(lambda connection: is_partitioned(connection, database.tables.execution))
+
+
+def _partition_once(database: LedgerDatabase, ahead: int) -> Split | tuple[str, ...]:
+    try:
+        with database.engine.connect() as connection, _alone(connection, database):
+            made = split(connection, database, ahead=ahead)
+            return add_ahead(connection, database, ahead=ahead) if made is None else made
+    except DBAPIError as error:
+        raise_meant(_failure(error), error)
 
 
 def migration_sql(dialect_name: str, tables: Tables, *, from_revision: str | None = None) -> str:
@@ -181,7 +225,7 @@ def _migrate_once(database: LedgerDatabase) -> list[str]:
                     connection.exec_driver_sql, connection.dialect, tables.prefix, tables.schema, existing
                 )
     except DBAPIError as error:
-        raise _failure(error) from error
+        raise_meant(_failure(error), error)
     return applied
 
 

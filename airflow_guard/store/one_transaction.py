@@ -15,7 +15,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_guard.core.errors import LedgerBusy, UnknownCommit
 from airflow_guard.store import dialects
-from airflow_guard.store.database import commit, meaning
+from airflow_guard.store.database import commit, meaning, raise_meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,11 +59,11 @@ def one_transaction(
     except PoolTimeout as error:
         raise LedgerBusy(f"No free ledger connection: {error}") from error
     except DBAPIError as error:
-        if dialects.is_transient(error):
+        if dialects.is_transient(error) or dialects.is_duplicate(error):
             raise LedgerBusy(
                 f"The {doing} met a deadlock or conflict with tasks at work; nothing was written. Try again."
             ) from error
-        raise meaning(error, doing) from error
+        raise_meant(meaning(error, doing), error)
 
 
 def _hold_off_writers(connection: sa.Connection, database: LedgerDatabase) -> None:

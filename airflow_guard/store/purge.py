@@ -1,11 +1,13 @@
 """Purging: what is done and old goes, in batches, and a horizon stays so that none of it can happen again.
 
 The horizon of an operation is committed before the first row is deleted, and every claim of a new key looks at it after
-its insert. So a claim either met the old row, which was still there, or meets the horizon.
+its insert. So a claim either met the old row, which was still there, or meets the horizon. On a partitioned ledger, a
+purge of everything drops the partitions that lie behind it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -20,6 +22,8 @@ from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import aliases
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent, storable
+from airflow_guard.store.partition_drop import PartitionDrop, droppable
+from airflow_guard.store.task_runs import instant_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,8 +85,17 @@ class Purge:
             raise ResolutionError("A batch has at least one row.")
 
     def plan(self) -> list[Purged]:
-        """Return what would go, by operation; changes nothing."""
-        return self.ledger.database.read(lambda c: [self._counted(c, name) for name in self._names(c)])
+        """Return what would go, by operation; changes nothing.
+
+        :raises ResolutionError: the last date that goes is not over yet (database clock).
+        """
+        return self.ledger.database.read(self._planned)
+
+    def _planned(self, connection: sa.Connection) -> list[Purged]:
+        today = instant_of(connection.execute(sa.select(sa.cast(utc_now(), sa.String))).scalar_one()).date()
+        if self.until >= today:
+            raise ResolutionError(f"{self.until} is not over yet: what is purged can never be executed.")
+        return [self._counted(connection, name) for name in self._names(connection)]
 
     def run(self) -> Iterator[Purged]:
         """Remove, and yield what went, operation by operation. Each batch is committed on its own.
@@ -91,19 +104,42 @@ class Purge:
 
         :raises LedgerBusy: a lock was not free in time; what was removed before stays removed (a retry helps).
         """
-        for planned in self.plan():
+        plan = self.plan()
+        for planned in plan:
+            if planned.found:
+                self.ledger.database.look_and_write(
+                    partial(self._set_horizon, name=planned.name, planned=planned)
+                )
+        dropped = self._drop_partitions()
+        for planned in plan:
             if not planned.found:
                 yield planned
                 continue
             name = planned.name
-            self.ledger.database.write(partial(self._set_horizon, name=name, planned=planned))
             done = Purged(name, kept=planned.kept, once_per_document=planned.once_per_document)
-            done.keys = self._in_batches(name, self._some_keys)
+            done.keys = dropped[name] + self._in_batches(name, self._some_keys)
             done.breaks = self._in_batches(name, self._some_breaks)
             done.checks = self._in_batches(name, self._some_checks)
             done.task_runs = self._in_batches(name, self._some_task_runs)
-            self.ledger.database.write(partial(self._tell, done=done))
+            if done.found:  # not where another purge was faster
+                self.ledger.database.write(partial(self._tell, done=done))
             yield done
+
+    def asked_for(self, horizon: Any) -> bool:
+        """Return whether a row of ``guard_horizon`` is that of this purge."""
+        mine = (self.until, storable(self.actor, 250), storable(self.reason))
+        return (horizon.business_date, horizon.actor, horizon.reason) == mine
+
+    def was_begun(self) -> bool:
+        """Return whether this very purge, by the same person for the same reason, has begun before."""
+        h = self.ledger.database.tables.horizon
+        wanted = sa.select(h).where(h.c.business_date == self.until)
+        if self.key_namespace is not None:
+            wanted = wanted.where(h.c.key_namespace == self.key_namespace)
+        if self.operation is not None:
+            wanted = wanted.where(h.c.operation == self.operation)
+        found = self.ledger.database.read(lambda connection: connection.execute(wanted).all())
+        return any(self.asked_for(row) for row in found)
 
     # -- what there is --------------------------------------------------------------------------------------
 
@@ -148,7 +184,12 @@ class Purge:
         )
 
     def _done(self, name: Name) -> tuple[sa.ColumnElement[bool], ...]:
-        e, r = self.ledger.database.tables.execution, self.ledger.database.tables.rerun
+        e = self.ledger.database.tables.execution
+        return (*self._of(e, name), *self._may_go(e))
+
+    def _may_go(self, e: sa.FromClause) -> tuple[sa.ColumnElement[bool], ...]:
+        """Keys that are done, of a date, and that nobody may execute again."""
+        r = self.ledger.database.tables.rerun
         authorised = sa.exists().where(
             r.c.key_date == e.c.key_date,
             r.c.key_hash == e.c.key_hash,
@@ -156,7 +197,6 @@ class Purge:
             r.c.expires_at > utc_now(),
         )
         return (
-            *self._of(e, name),
             e.c.key_date != DATELESS,
             e.c.state == State.COMPLETED.value,
             e.c.follow_up.in_([FollowUp.NONE.value, FollowUp.SETTLED.value]),
@@ -194,14 +234,26 @@ class Purge:
 
     # -- what goes ------------------------------------------------------------------------------------------
 
+    def _drop_partitions(self) -> Counter[Name]:
+        """Drop what lies behind the horizon as a whole; return how many keys of each operation went with it."""
+        gone: Counter[Name] = Counter()
+        database = self.ledger.database
+        if self.key_namespace is not None or self.operation is not None:
+            return gone
+        for partition in database.read(lambda c: droppable(c, database.tables.execution, self.until)):
+            drop = PartitionDrop(self.ledger, partition, self.actor, self.reason, self._may_go)
+            gone += database.write(drop.run)
+        return gone
+
     def _set_horizon(self, connection: sa.Connection, name: Name, planned: Purged) -> None:
         """Refuse claims of these dates from now on; a horizon never goes back."""
         h = self.ledger.database.tables.horizon
         self.ledger.database.limit_locks(connection)
         mine = h.c.name_hash == aliases.name_hash(*name)
-        now = connection.execute(
-            sa.select(h.c.business_date).where(mine).with_for_update()
-        ).scalar_one_or_none()
+        stands = connection.execute(sa.select(h).where(mine).with_for_update()).first()
+        if stands is not None and self.asked_for(stands):
+            return  # interrupted, or sent twice: it goes on
+        now = stands.business_date if stands is not None else None
         values: dict[str, Any] = {
             "business_date": self.until if now is None else max(now, self.until), "set_at": utc_now(),
             "actor": storable(self.actor, 250), "reason": storable(self.reason),
@@ -257,13 +309,18 @@ class Purge:
         return self._some(connection, self.ledger.database.tables.reconciliation, self._ended_checks(name))
 
     def _some_task_runs(self, connection: sa.Connection, name: Name) -> int:
-        return self._some(connection, self.ledger.database.tables.task_run, self._ended_runs(name))
+        """Delete tries, and the leases of those that were killed: nobody else ever ends them."""
+        t = self.ledger.database.tables
+        return self._some(connection, t.task_run, self._ended_runs(name), t.lease.c.task_run_id)
 
     def _some(
-        self, connection: sa.Connection, table: sa.Table, where: tuple[sa.ColumnElement[bool], ...]
-    ) -> int:
+        self, connection: sa.Connection, table: sa.Table, where: tuple[sa.ColumnElement[bool], ...],
+        of_them: sa.Column[Any] | None = None,
+    ) -> int:  # fmt: skip
         wanted = sa.select(table.c.id).where(*where).order_by(table.c.id).limit(self.batch)
         ids = connection.execute(wanted).scalars().all()
         if not ids:
             return 0
+        if of_them is not None:
+            connection.execute(sa.delete(of_them.table).where(of_them.in_(ids)))
         return int(connection.execute(sa.delete(table).where(table.c.id.in_(ids))).rowcount)

@@ -9,29 +9,26 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from airflow_guard.core.checks import BreakState, CheckOutcome, Progress, digest, scope_of
 from airflow_guard.store.breaks import Breaks, Changes, Findings
 from airflow_guard.store.dialects import age_s, utc_now
-from airflow_guard.store.events import storable
+from airflow_guard.store.events import told
 from airflow_guard.store.task_runs import StoredDate, as_stored, aware
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import date, datetime
 
     from airflow_guard.core.guard import TaskIdentity
     from airflow_guard.core.keys import KeySpace
     from airflow_guard.store.database import LedgerDatabase
 
-T = TypeVar("T")
-
 MAX_OPEN_DATES = 31
 """Earlier dates with open breaks that one run looks at again, the newest first."""
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -165,7 +162,7 @@ class Reconciliations:
             if new:
                 connection.execute(sa.insert(r).values(started_at=utc_now()), new)
 
-        self._unless_raced(work)
+        self._db.look_and_write(work)
 
     def note(self, state: CheckState, progress: Progress, figures: Figures | None = None) -> None:
         """Keep what a look has seen (running → running). A look that another process noted first stays.
@@ -192,7 +189,7 @@ class Reconciliations:
             **(_figures_row(ending.figures, self._db.dialect) if ending.figures else {}),
             "settled": int(ending.settled),
             "outcome": ending.outcome.value,
-            "reason": storable(ending.reason),
+            "reason": told(ending.reason),
             "ended_at": utc_now(),
         }
 
@@ -205,7 +202,7 @@ class Reconciliations:
             actor = check.identity.describe()
             return self.breaks.merge(connection, checks, check.space, ending.findings, actor)
 
-        return self._unless_raced(work)
+        return self._db.look_and_write(work)
 
     def _earlier_of_run(self, connection: sa.Connection, check: Check, but: int) -> list[int]:
         r, who = self._check, check.identity
@@ -218,15 +215,6 @@ class Reconciliations:
             r.c.id != but,
         )
         return list(connection.execute(same).scalars())
-
-    def _unless_raced(self, work: Callable[[sa.Connection], T]) -> T:
-        """Write; repeat it if another process has inserted the same row at the same moment: now it is there."""
-        for _ in range(_ATTEMPTS - 1):
-            try:
-                return self._db.write(work)
-            except sa.exc.IntegrityError:
-                continue
-        return self._db.write(work)
 
     # -- dates ----------------------------------------------------------------------------------------------
 
@@ -356,7 +344,7 @@ def _progress_row(progress: Progress) -> dict[str, Any]:
         "same_pokes": progress.same,
         "difference": progress.difference,
         "error_count": progress.errors,
-        "last_error": storable(progress.last_error),
+        "last_error": told(progress.last_error),
     }
 
 

@@ -23,11 +23,13 @@ import sqlalchemy as sa
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, KeySpace
+from airflow_guard.core.near_names import meant
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import aliases
 from airflow_guard.store.changes import describe
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent, storable
+from airflow_guard.store.names import is_known, known_names
 from airflow_guard.store.one_transaction import one_transaction
 from airflow_guard.store.task_runs import identity_of
 
@@ -73,9 +75,9 @@ def rename(
     :param new: the names from now on.
     :param actor: who does it; ``reason`` why: both mandatory.
     :param dry_run: check and count, change nothing.
-    :raises ResolutionError: an attempt is at work under the old names, a key exists under the new ones
-        already, or the names contradict earlier renames. Nothing was changed; a retry helps only in the first
-        case.
+    :raises ResolutionError: the ledger does not know the old names, an attempt is at work under them, a key exists
+        under the new ones already, or the names contradict earlier renames. Nothing was changed; a retry helps
+        only where an attempt is at work.
     :raises LedgerBusy: a long transaction holds keys, or a deadlock; nothing was changed (a retry helps).
     """
     actor, reason = check_words(actor, reason)
@@ -100,6 +102,8 @@ class _Rename:
         """Check all, then change all, in the caller's transaction."""
         self._hasher(DATELESS, "")  # refuses impossible names before anything else
         alias_is_new = self._check_aliases(connection)
+        if alias_is_new:
+            self._check_known(connection)
         self._check_nobody_works(connection)
         done = Renamed(self._old, self._new, {}, alias_is_new)
         for rows in self._chunks(connection):
@@ -146,6 +150,15 @@ class _Rename:
                 "that."
             )
         return True
+
+    def _check_known(self, connection: sa.Connection) -> None:
+        """Refuse a name that was never used: an alias from it would catch what is named so one day."""
+        if not is_known(connection, self._tables, self._old):
+            known = [_named(name) for name in known_names(connection, self._tables)]
+            raise ResolutionError(
+                f"This ledger knows no operation {_named(self._old)}: nothing was changed. A name that was never used needs no "
+                f"rename.{meant(_named(self._old), known, all_if_none=True)}"
+            )
 
     def _check_nobody_works(self, connection: sa.Connection) -> None:
         e, lease, run = self._tables.execution, self._tables.lease, self._tables.task_run

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from airflow_guard.core.decisions import Situation
+from airflow_guard.core.decisions import UNFINISHED, Situation
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.rerun_plan import DoneKey, RerunPlan
 from airflow_guard.core.results import has_result
@@ -16,10 +18,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
+    from airflow_guard.core.monitoring import KeyRow
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.listing import KeyView, Selection
+    from airflow_guard.store.listing import Selection
 
 MAX_KEYS = 100_000
+_COUNTED = 1000
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,15 @@ class Request:
     ledger_name: str | None = None
 
 
-def done_keys(ledger: Ledger, selection: Selection) -> tuple[list[KeyView], dict[str, int]]:
+def done_keys(
+    ledger: Ledger, selection: Selection, readable: frozenset[str] | None = None
+) -> tuple[list[KeyRow], dict[str, int]]:
     """Return the keys of a selection that are done, and how many of it stand elsewhere.
 
     :param selection: with documents, all of them must be known, and whatever stands elsewhere is returned too, so
         that the authorisation refuses it by name.
+    :param readable: the DAGs whose keys are seen at all; ``None``: all. With it, only the first 1,000 of what stands
+        elsewhere are counted.
     :raises ResolutionError: there are none, or too many. A retry does not help.
     """
     named = bool(selection.documents)
@@ -49,30 +57,58 @@ def done_keys(ledger: Ledger, selection: Selection) -> tuple[list[KeyView], dict
         raise ResolutionError(
             f"{where} has more than {MAX_KEYS:,} done keys: authorise fewer dates at a time."
         )
-    have = {view.row.document for view in found.keys}
+    keys = [view for view in found.keys if readable is None or view.dag_id in readable]
+    have = {view.row.document for view in keys}
     missing = sorted(each for each in selection.documents if each is not None and each not in have)
     if missing:
         raise ResolutionError(
             f"The ledger has no key {where} / {', '.join(missing[:5])}. Nothing was authorised."
         )
-    counted = {} if named else listing.counts(ledger, selection)
-    others = {each.value: count for each, count in counted.items() if each is not Situation.DONE}
-    if not found.keys:
+    others = {} if named else _others(ledger, selection, readable)
+    if not keys:
         stand = f" ({', '.join(f'{count:,} {name}' for name, count in others.items())})" if others else ""
         raise ResolutionError(f"No key of {where} is done{stand}. Nothing was authorised.")
-    return found.keys, others
+    return keys, others
+
+
+def _others(ledger: Ledger, selection: Selection, readable: frozenset[str] | None) -> dict[str, int]:
+    if readable is None:
+        counted = listing.counts(ledger, selection)
+        return {each.value: count for each, count in counted.items() if each is not Situation.DONE}
+    unfinished = replace(selection, situations=UNFINISHED, limit=_COUNTED)
+    found = Counter(
+        view.situation.value for view in listing.keys(ledger, unfinished).keys if view.dag_id in readable
+    )
+    return dict(found)
+
+
+def digest(views: Sequence[KeyRow], *, without_reversal: bool) -> str:
+    """Return what tells one set of keys, each with the attempt that was looked at, from another.
+
+    :param without_reversal: part of what is approved.
+    """
+    seen = sorted(f"{view.key_date} {view.row.key_hash} {view.row.owner_token}" for view in views)
+    return hashlib.sha256("\n".join([str(without_reversal), *seen]).encode()).hexdigest()[:32]
 
 
 def authorise(
-    ledger: Ledger, views: Sequence[KeyView], others: dict[str, int], request: Request, *, dry_run: bool
+    ledger: Ledger,
+    views: Sequence[KeyRow],
+    others: dict[str, int],
+    request: Request,
+    *,
+    dry_run: bool,
+    judged: Sequence[Judged] = (),
 ) -> RerunPlan:
     """Authorise keys as they were looked at, or check that they can be, and return what it comes to.
 
+    :param views: as they are now.
+    :param judged: as they were looked at, if that was before.
     :raises ResolutionError: see :func:`airflow_guard.store.reruns.authorise`.
     """
     given = reruns.authorise(
         ledger,
-        [Judged(view.key_date, view.row.key_hash, view.row.owner_token) for view in views],
+        judged or [Judged(view.key_date, view.row.key_hash, view.row.owner_token) for view in views],
         actor=request.actor,
         reason=request.reason,
         expires=request.expires,
@@ -89,3 +125,15 @@ def authorise(
         for view in sorted(views, key=lambda view: (view.business_date, view.cycle, view.row.document or ""))
     ]  # fmt: skip
     return RerunPlan(done, request.without_reversal, others, until)
+
+
+def authorise_judged(
+    ledger: Ledger, judged: Sequence[Judged], request: Request, *, dry_run: bool
+) -> RerunPlan:
+    """Authorise keys as somebody looked at them on a page, or check that they can be, and return what it comes to.
+
+    :param judged: their owner tokens count: a key with a newer attempt is refused.
+    :raises ResolutionError: see :func:`airflow_guard.store.reruns.authorise`; or a key is not there.
+    """
+    views = listing.named(ledger, [(each.key_date, each.key_hash) for each in judged])
+    return authorise(ledger, views, {}, request, dry_run=dry_run, judged=judged)

@@ -21,7 +21,7 @@ from airflow_guard.core.results import has_result
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import describe
 from airflow_guard.store.dialects import utc_after, utc_now
-from airflow_guard.store.events import AuditEvent, storable
+from airflow_guard.store.events import AuditEvent, storable, told
 from airflow_guard.store.rows import ledger_row
 from airflow_guard.store.task_runs import aware
 
@@ -70,7 +70,8 @@ def authorise(
 ) -> list[Authorised]:
     """Authorise that completed keys are executed once more, each once, all of them or none.
 
-    Changes no key: it stays completed until a task claims it, or until the authorisation is over.
+    Changes no key: it stays completed until a task claims it, or until the authorisation is over. The same person's
+    same words about the same attempt once more (a second click) are no error: the authorisation stands as it is.
 
     :param judged: keys as somebody looked at them; their owner tokens count.
     :param actor: who says so.
@@ -93,16 +94,28 @@ def authorise(
 
 
 def settle_reversal(
-    ledger: Ledger, key_date: date, key_hash: str, *, happened: bool, actor: str, reason: str
+    ledger: Ledger,
+    key_date: date,
+    key_hash: str,
+    *,
+    happened: bool,
+    actor: str,
+    reason: str,
+    owner_token: str | None = None,
+    dry_run: bool = False,
 ) -> int:
     """Record what became of a reversal in doubt (``begun`` → ``done`` or ``none``), and return for how many keys.
 
     The documents of a batch had one reversal and are settled together. The doubt about the key itself is settled
-    first, by ``resolve``.
+    first, by ``resolve``. The same once more (a second click) changes nothing and returns 0.
 
+    :param owner_token: of the attempt that was looked at; ``None``: whichever it is.
+    :param dry_run: check and count; change nothing.
+    :raises StaleResolution: the key has a newer attempt than the one that was looked at. Look again.
     :raises ResolutionError: no reversal of the key is in doubt, or its attempt is still at work or in doubt.
     """
     actor, reason = check_words(actor, reason)
+    said = f"the reversal {'happened' if happened else 'did not happen'}: {reason}"
 
     def work(connection: sa.Connection) -> int:
         r = ledger.database.tables.rerun
@@ -113,6 +126,12 @@ def settle_reversal(
         own = connection.execute(
             sa.select(r).where(*mine, r.c.generation == (row.generation if row else 0))
         ).first()
+        if row is not None and owner_token is not None and row.owner_token != owner_token:
+            raise StaleResolution(
+                f"{describe(row)} has a newer attempt than the one that was looked at. Nothing was changed."
+            )
+        if row is not None and ledger.events.written(connection, "reversal_settled", row, actor, said):
+            return 0
         if row is None or own is None or own.reversal != Reversal.BEGUN.value:
             raise ResolutionError(f"No reversal of key {key_hash} is in doubt. Nothing was changed.")
         if row.state != State.FAILED.value:
@@ -129,13 +148,15 @@ def settle_reversal(
             e.c.key_date == key_date, e.c.batch_id == row.batch_id, e.c.owner_token == row.owner_token
         )
         which = r.c.key_hash.in_(members) if row.batch_id else r.c.key_hash == key_hash
+        if dry_run:
+            counted = sa.select(sa.func.count()).select_from(r).where(together, which)
+            return int(connection.execute(counted).scalar_one())
         changed = connection.execute(
             sa.update(r).where(together, which).values(reversal=target.value)
         ).rowcount
-        said = "happened" if happened else "did not happen"
         event = AuditEvent(
-            "reversal_settled", describe(row), actor, f"the reversal {said}: {reason}", key_date, key_hash, row.attempt,
-            row.owner_token, row.task_run_id, row.state, row.state,
+            "reversal_settled", describe(row), actor, said, key_date, key_hash, row.attempt, row.owner_token,
+            row.task_run_id, row.state, row.state,
         )  # fmt: skip
         ledger.events.write(connection, event)
         return int(changed)
@@ -145,7 +166,7 @@ def settle_reversal(
 
 @dataclass
 class _Authorise:
-    """One authorisation as a repeatable transaction: after a lost commit it finds its own rows by its request."""
+    """One authorisation as a repeatable transaction: after a lost commit it finds its own rows."""
 
     ledger: Ledger
     actor: str
@@ -183,7 +204,7 @@ class _Authorise:
         wanted: list[Any] = []
         for key_hash, token in tokens.items():
             row, before = rows.get(key_hash), known.get(key_hash)
-            if before is not None and before.request_id == self.request_id:
+            if before is not None and self._same(before, token):
                 continue
             self._check(key_date, key_hash, token, row, before)
             wanted.append(row)
@@ -204,6 +225,12 @@ class _Authorise:
             for key, row in rows.items()
         ]  # fmt: skip
 
+    def _same(self, before: Any, token: str) -> bool:
+        """Return whether an authorisation is this one, after a commit whose answer was lost, or of a second click."""
+        words = (storable(self.actor, 250), storable(self.reason), int(self.without_reversal), token)
+        said = (before.actor, before.reason, before.without_reversal, before.owner_token)
+        return bool(before.open) and said == words
+
     def _check(self, key_date: date, key_hash: str, token: str, row: Any, before: Any) -> None:
         look = f"Look at it: {show_command(key_hash, ledger=self.ledger_name)}"
         if row is None:
@@ -223,7 +250,7 @@ class _Authorise:
 
     def _write(self, connection: sa.Connection, key_date: date, rows: Sequence[Any]) -> None:
         shared = {
-            "request_id": self.request_id, "actor": storable(self.actor, 250), "reason": storable(self.reason),
+            "request_id": self.request_id, "actor": storable(self.actor, 250), "reason": told(self.reason),
             "without_reversal": int(self.without_reversal),
         }  # fmt: skip
         statement = sa.insert(self._r).values(
@@ -285,7 +312,7 @@ class Reruns:
                 continue
             why = f"rerun authorised by {rerun.actor}: {rerun.reason}"
             changed = self._statements.reopen.run(
-                connection, own.key_date, [row.key_hash], token=row.owner_token, why=storable(why),
+                connection, own.key_date, [row.key_hash], token=row.owner_token, why=told(why),
                 receiver_key=hasher.idempotency_key(row.key_hash, rerun.generation),
             ).rowcount  # fmt: skip
             if changed != 1:

@@ -25,7 +25,7 @@ from airflow_guard.core.decisions import (
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import describe
-from airflow_guard.store.events import AuditEvent, storable
+from airflow_guard.store.events import AuditEvent, storable, told
 from airflow_guard.store.rows import ledger_row
 from airflow_guard.store.task_runs import identity_of
 
@@ -57,6 +57,7 @@ class Settled:
 
     :param before: ``in_doubt`` also for a row that nobody had marked yet.
     :param asked: ``False`` for a member of a batch that was settled along with the one that was asked about.
+    :param repeated: the same person had said the same of the same attempt before, and so it stands; nothing was changed.
     """
 
     key_date: date
@@ -67,6 +68,7 @@ class Settled:
     after: State
     batch_id: str | None = None
     asked: bool = True
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +100,8 @@ def resolve(
     A row whose lease is over with its effect begun is marked in doubt first, with an event of its own. The
     members of a batch had one effect: ``happened``, ``did_not_happen`` and ``followed_up`` settle all of them
     that stand where this one stands, in the same transaction. ``waive`` and ``send_again`` are about one
-    document.
+    document. The same words of the same person about the same attempt once more (a second click) change nothing, and
+    are no error as long as the key stands as they left it.
 
     :param owner_token: of the attempt that was judged.
     :param decision: a :class:`~airflow_guard.core.decisions.Decision` or its name.
@@ -179,8 +182,7 @@ def mark_doubt_expired(
 class _Work:
     """One resolution as a repeatable transaction.
 
-    After a commit whose answer was lost it runs again and finds the keys settled, by itself: it knows its own
-    events, which are newer than any that it saw when it first began.
+    After a commit whose answer was lost, or a second click, it finds the keys settled by itself: it knows its own events.
     """
 
     def __init__(
@@ -202,51 +204,46 @@ class _Work:
         self._consequence = CONSEQUENCES[decision]
         self._actor, self._reason = actor, reason
         self._strict, self._dry_run = strict, dry_run
-        self._since: int | None = None
         self.quiet_s = 0.0
         self.ledger_name: str | None = None
 
     def __call__(self, connection: sa.Connection) -> Resolutions:
         self._ledger.database.limit_locks(connection)
         outcome = Resolutions()
-        own = self._own_events(connection)
         for key_date in sorted(self._tokens):
-            self._settle_date(connection, key_date, own, outcome)
+            self._settle_date(connection, key_date, outcome)
         outcome.settled.sort(key=lambda each: not each.asked)
         return outcome
 
-    def _own_events(self, connection: sa.Connection) -> dict[tuple[date, str], Any]:
-        """Return the events that this resolution wrote before the answer to its commit was lost."""
+    def _own_events(
+        self, connection: sa.Connection, key_date: date, keys: Iterable[str]
+    ) -> dict[tuple[str, str], Any]:
+        """Return the events of the same words of the same person about these keys, by key and owner token."""
         event = self._ledger.database.tables.event
-        if self._since is None:
-            newest = connection.execute(sa.select(sa.func.max(event.c.id))).scalar_one()
-            self._since = newest or 0
-            return {}
         found = sa.select(event).where(
-            event.c.id > self._since,
+            event.c.key_date == key_date,
+            event.c.key_hash.in_(sorted(keys)),
             event.c.kind == self._consequence.event,
             event.c.actor == storable(self._actor, 250),
-            event.c.reason == storable(self._reason),
+            event.c.reason == told(self._reason),
         )
-        return {(row.key_date, row.key_hash): row for row in connection.execute(found)}
+        return {
+            (row.key_hash, row.owner_token): row for row in connection.execute(found.order_by(event.c.id))
+        }
 
-    def _settle_date(
-        self,
-        connection: sa.Connection,
-        key_date: date,
-        own: Mapping[tuple[date, str], Any],
-        outcome: Resolutions,
-    ) -> None:
+    def _settle_date(self, connection: sa.Connection, key_date: date, outcome: Resolutions) -> None:
         asked = self._tokens[key_date]
         members = self._batch_members(connection, key_date)
         rows = _locked(self._ledger, connection, key_date, {**members, **asked})
+        own = self._own_events(
+            connection, key_date, rows
+        )  # once the rows are locked: a second click waits for the first
         people = self._people(connection, rows.values())
         accepted: dict[str, Any] = {}
         for key_hash, token in {**asked, **members}.items():
-            row = rows.get(key_hash)
-            written = own.get((key_date, key_hash))
-            if row is not None and written is not None and written.owner_token == token == row.owner_token:
-                outcome.settled.append(self._settled(row, key_hash in asked))
+            row, written = rows.get(key_hash), own.get((key_hash, token))
+            if row is not None and written is not None and self._stands(row, token):
+                outcome.settled.append(self._settled(row, key_hash in asked, written))
                 continue
             refusal = self._refusal(key_date, key_hash, token, row, people)
             if refusal is None:
@@ -258,6 +255,12 @@ class _Work:
                 outcome.refused[key_hash] = refusal
         if accepted and not self._dry_run:
             self._apply(connection, key_date, accepted)
+
+    def _stands(self, row: Any, token: str) -> bool:
+        """Return whether a key is as this decision about this attempt leaves it."""
+        known = ledger_row(row, {})
+        settled = self._decision not in DECISIONS_OF.get(situation_of(known), ())
+        return row.owner_token == token and known.state is self._consequence.target and settled
 
     def _batch_members(self, connection: sa.Connection, key_date: date) -> dict[str, str]:
         """Return the keys that the same attempt executed in the same batches, without those asked about."""
@@ -315,9 +318,11 @@ class _Work:
             )
         return ResolutionError(f"{describe(row)} cannot be resolved. {_now(known)} Nothing was changed.")
 
-    def _settled(self, row: Any, asked: bool) -> Settled:  # noqa: FBT001 - private
+    def _settled(self, row: Any, asked: bool, written: Any = None) -> Settled:  # noqa: FBT001 - private
         situation = situation_of(ledger_row(row, {}))
         before = State.IN_DOUBT if situation is Situation.IN_DOUBT else State(row.state)
+        if written is not None:
+            before = State(written.from_state)
         return Settled(
             row.key_date,
             row.key_hash,
@@ -327,6 +332,7 @@ class _Work:
             self._consequence.target,
             row.batch_id,
             asked,
+            written is not None,
         )
 
     def _apply(self, connection: sa.Connection, key_date: date, rows: Mapping[str, Any]) -> None:
@@ -344,7 +350,7 @@ class _Work:
             why = f"{self._consequence.words} by {self._actor}: {self._reason}"
             why += f" (before: {before})" if before else ""
             keys = [row.key_hash for row in group]
-            changed = statement.run(connection, key_date, keys, token=token, why=storable(why)).rowcount
+            changed = statement.run(connection, key_date, keys, token=token, why=told(why)).rowcount
             if changed != len(keys):  # cannot be: the rows are locked
                 raise ResolutionError(f"{changed} of {len(keys)} keys could be changed: none of them was.")
         self._ledger.events.write(connection, *(self._event(row) for row in rows.values()))
@@ -373,7 +379,7 @@ def _mark_in_doubt(
     for (token,), group in _grouped(rows, "owner_token").items():
         hashes = [row.key_hash for row in group]
         expired = ledger.statements.doubt_expired
-        changed = expired.run(connection, key_date, hashes, token=token, why=storable(why)).rowcount
+        changed = expired.run(connection, key_date, hashes, token=token, why=told(why)).rowcount
         now = ledger.statements.lock.run(connection, key_date, hashes).all()
         marked_here = {row.key_hash for row in now if row.state == State.IN_DOUBT}
         if changed != len(marked_here):  # cannot be: the rows are locked

@@ -112,9 +112,11 @@ class Statements:
         r = self.tables.rerun
         unused = sa.and_(r.c.used_at.is_(None), r.c.expires_at > utc_now())
         some_rerun = sa.exists().where(r.c.key_date == sa.bindparam("d"), unused)
-        self.lookup = self._by_keys(sa.select(*short, some_rerun.label("some_rerun")))
-        """What decides about a done key, and whether any key of the date may be rerun; a plain read decides nothing
-        else."""
+        # Of a done key this says that a person has settled it.
+        settled = e.c.error.is_not(None)
+        self.lookup = self._by_keys(sa.select(*short, sa.or_(settled, some_rerun).label("look_closer")))
+        """What decides about a done key, and whether there is more to know: a person has settled it, or some key of the
+        date may be rerun. A plain read decides nothing else."""
 
         last_sign = dialects.greatest(
             self.dialect, e.c.claimed_at, e.c.begun_at, e.c.last_sign_at, lease.c.renewed_at, run.c.ended_at
@@ -218,11 +220,14 @@ class Statements:
         alias = self.tables.alias
         horizon = self.tables.horizon
         purged_until = sa.select(horizon.c.business_date).where(horizon.c.name_hash == sa.bindparam("name"))
+        fail_over = self.tables.fail_over
+        newest = sa.select(sa.func.max(fail_over.c.id)).where(fail_over.c.closed_at.is_(None))
         self.unclaimable = sa.select(
             sa.exists().where(alias.c.old_hash == sa.bindparam("name")).label("renamed"),
             purged_until.scalar_subquery().label("purged_until"),
+            newest.scalar_subquery().label("fail_over"),
         )
-        """Whether names are old ones by now, and up to which date their keys were purged."""
+        """Whether names are old ones by now, up to which date their keys were purged, and the newest open fail-over."""
 
         self.owned = self._by_keys(
             sa.select(*won).where(
@@ -343,6 +348,9 @@ class Statements:
 
         self.doubt_expired = self._update(doubtful, ~self._lease_lives(), **to_doubt)
         """in_progress/begun with the lease over → in_doubt, by whoever reads it."""
+
+        self.doubt_forgotten = self._update(doubtful, **to_doubt)
+        """in_progress/begun → in_doubt, whatever the lease says: a fail-over may have lost how it ended."""
 
         e = self._e
         pending = sa.and_(

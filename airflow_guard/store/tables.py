@@ -5,7 +5,7 @@
 ``guard_alias`` what ``rename`` leaves behind; ``guard_reconciliation`` one row per check of two sides;
 ``guard_break`` one row per difference that such a check found; ``guard_alert`` what was told to whom;
 ``guard_rerun`` what people authorised to be executed once more; ``guard_horizon`` up to which date ``purge`` has removed
-keys.
+keys; ``guard_fail_over`` which fail-overs may have lost commits.
 """
 
 from __future__ import annotations
@@ -86,6 +86,7 @@ class Tables:
         self.alert = self._table("alert", *alert_columns(prefix))
         self.rerun = self._rerun()
         self.horizon = self._horizon()
+        self.fail_over = self._fail_over()
 
     def _table(self, name: str, *parts: Any) -> sa.Table:
         return sa.Table(f"{self.prefix}{name}", self.metadata, *parts, **_MYSQL)
@@ -183,6 +184,8 @@ class Tables:
                 postgresql_where=wanted,
                 sqlite_where=wanted,
             ),
+            # Ascending, so that a key enters it at its end. Leases lead through it to the keys that nobody has finished.
+            sa.Index(self._name("execution_try"), "task_run_id"),
             sa.Index(
                 self._name("execution_batch"),
                 "batch_id",
@@ -363,4 +366,20 @@ class Tables:
             sa.Column("set_at", Instant, nullable=False),
             sa.Column("actor", sa.String(250), nullable=False),
             sa.Column("reason", LongText, nullable=False),
+        )
+
+    def _fail_over(self) -> sa.Table:
+        return self._table(
+            "fail_over",
+            sa.Column("id", BigId, primary_key=True, autoincrement=True),
+            sa.Column("lost_since_at", Instant, nullable=False),
+            sa.Column("recorded_at", Instant, nullable=False),
+            sa.Column("actor", sa.String(250), nullable=False),
+            sa.Column("reason", LongText, nullable=False),
+            sa.Column("closed_at", Instant),
+            sa.Column("closed_by", sa.String(250)),
+            sa.Column("close_reason", LongText),
+            sa.CheckConstraint(
+                "(closed_at IS NULL) = (closed_by IS NULL)", name=self._name("fail_over_closed")
+            ),
         )

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from airflow_guard.core.guard import TaskIdentity
+from airflow_guard.core.states import State
 from airflow_guard.store.dialects import utc_after, utc_now
-from airflow_guard.store.events import storable
+from airflow_guard.store.events import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -87,7 +88,7 @@ class TaskRuns:
                 connection.execute(self._new_lease(), {"run": task_run_id, "seconds": lease_s})
             return found or create
 
-        return self._db.write(work)
+        return self._db.look_and_write(work)
 
     def _extend(self, connection: sa.Connection, task_run_id: int, lease_s: float) -> bool:
         extend = (
@@ -108,12 +109,15 @@ class TaskRuns:
             if not self._extend(connection, task_run_id, lease_s):
                 connection.execute(self._new_lease(), {"run": task_run_id, "seconds": lease_s})
 
-        self._db.write(work)
+        self._db.look_and_write(work)
 
     def close(
         self, task_run_id: int, outcome: str, counts: Mapping[str, int], error: str | None = None
     ) -> None:
         """Record how a try ended and end its lease at once, so that nobody waits for it.
+
+        The lease of a try that failed stays, over, as long as keys are in its hands (the ledger was away when it had to
+        report them): that is how they are found.
 
         :param outcome: ``success``, ``failed``, ``skipped``, or ``waiting``: it goes on when other attempts have ended.
         """
@@ -123,11 +127,20 @@ class TaskRuns:
             connection.execute(
                 sa.update(self._run)
                 .where(self._run.c.id == task_run_id)
-                .values(outcome=outcome, error=storable(error), ended_at=utc_now(), **values)
+                .values(outcome=outcome, error=told(error), ended_at=utc_now(), **values)
             )
-            connection.execute(sa.delete(self._lease).where(self._lease.c.task_run_id == task_run_id))
+            mine = self._lease.c.task_run_id == task_run_id
+            if outcome == "failed" and self._holds(connection, task_run_id):
+                connection.execute(sa.update(self._lease).where(mine).values(expires_at=utc_now()))
+            else:
+                connection.execute(sa.delete(self._lease).where(mine))
 
         self._db.write(work)
+
+    def _holds(self, connection: sa.Connection, task_run_id: int) -> bool:
+        e = self._db.tables.execution
+        held = (e.c.task_run_id == task_run_id, e.c.state == State.IN_PROGRESS.value)
+        return connection.execute(sa.select(sa.literal(1)).where(*held).limit(1)).first() is not None
 
     def identities(self, ids: Iterable[int]) -> dict[int, TaskIdentity]:
         """Return who the task tries were."""
@@ -228,6 +241,20 @@ def aware(value: datetime | None) -> datetime | None:
     if value is None:
         return None
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+
+
+def instant_of(text: str) -> datetime:
+    """Return an instant that was read as text: the database's clock, for which drivers have no type."""
+    found = datetime.fromisoformat(text.strip())
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def known(value: datetime | None) -> datetime:
+    """Return an instant of a column that is never NULL."""
+    found = aware(value)
+    if found is None:  # cannot be
+        raise ValueError("an instant is missing")
+    return found
 
 
 def as_stored(value: datetime | None, dialect: str) -> datetime | None:

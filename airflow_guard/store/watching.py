@@ -12,12 +12,17 @@ from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Step
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.commands import resolve_command, show_day_command
 from airflow_guard.core.decisions import Situation
+from airflow_guard.core.near_names import meant
+from airflow_guard.core.states import State
+from airflow_guard.store import aliases
 from airflow_guard.store.alerts import Alerts
 from airflow_guard.store.breaks import Breaks
 from airflow_guard.store.dialects import age_s, utc_now
 from airflow_guard.store.listing import Selection, keys
-from airflow_guard.store.situations import situations
-from airflow_guard.store.task_runs import as_stored, aware
+from airflow_guard.store.names import is_known, known_names
+from airflow_guard.store.situations import constant, situations
+from airflow_guard.store.task_runs import as_stored, aware, instant_of
+from airflow_guard.store.upkeep import open_fail_overs, partitions_ahead
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,6 +38,8 @@ WATCHED = frozenset(
         AlertKind.CHANGED,
         AlertKind.UNDELIVERED,
         AlertKind.MISSING,
+        AlertKind.FAIL_OVER,
+        AlertKind.PARTITIONS,
     }
 )
 _NAMED = 4
@@ -53,7 +60,7 @@ class Watch:
     def now(self) -> datetime:
         """Return the database's clock."""
         read = sa.select(sa.cast(utc_now(), sa.String))
-        return _instant(self._db.read(lambda connection: connection.execute(read).scalar_one()))
+        return instant_of(self._db.read(lambda connection: connection.execute(read).scalar_one()))
 
     def expired_leases(self, grace_s: float) -> Iterator[AlertFacts]:
         """Yield tries whose process is gone, and after which nobody has come."""
@@ -93,14 +100,22 @@ class Watch:
     def doubts(self) -> Iterator[AlertFacts]:
         """Yield operations and dates that have keys in doubt, whether or not anyone has written it."""
         e, lease = self._db.tables.execution, self._db.tables.lease
-        columns = (e.c.key_namespace, e.c.operation, e.c.business_date, e.c.cycle)
-        found = (
-            sa.select(*columns, sa.func.count().label("keys"), sa.func.min(e.c.begun_at).label("begun_at"))
-            .select_from(e.outerjoin(lease, lease.c.task_run_id == e.c.task_run_id))
-            .where(e.c.deployment == self._deployment, e.c.state.in_(["in_doubt", "in_progress"]))
+        columns = (e.c.key_namespace, e.c.operation, e.c.business_date, e.c.cycle, e.c.begun_at)
+        mine = e.c.deployment == self._deployment
+        # Each by an index: what is marked by "attention", what nobody has marked by the leases that are over.
+        marked = sa.select(*columns).where(mine, e.c.attention == constant(State.IN_DOUBT))
+        unmarked = (
+            sa.select(*columns)
+            .select_from(lease.join(e, e.c.task_run_id == lease.c.task_run_id))
+            .where(mine, e.c.state == constant(State.IN_PROGRESS))
             .where(situations(self._db.tables)[Situation.IN_DOUBT])
-            .group_by(*columns)
-            .order_by(*columns)
+        )
+        keys = sa.union_all(marked, unmarked).subquery()
+        names = (keys.c.key_namespace, keys.c.operation, keys.c.business_date, keys.c.cycle)
+        found = (
+            sa.select(*names, sa.func.count().label("keys"), sa.func.min(keys.c.begun_at).label("begun_at"))
+            .group_by(*names)
+            .order_by(*names)
         )
         for row in self._rows(found):
             first = self._first_doubts(row)
@@ -186,6 +201,11 @@ class Watch:
                 steps=(Step("Deal with the alert itself, and with the transport."),),
             )
 
+    def upkeep(self, age: timedelta) -> Iterator[AlertFacts]:
+        """Yield what the ledger wants of its operator: fail-overs that are open for longer than that, partitions."""
+        yield from open_fail_overs(self._db, self.now() - age, self._option)
+        yield from partitions_ahead(self._db, self._option)
+
     def missing(self, expected: Sequence[ExpectedOperation], days: int) -> Iterator[AlertFacts]:
         """Yield business dates on which an operation must have completed, and never has.
 
@@ -194,10 +214,39 @@ class Watch:
         now = self.now()
         for each in expected:
             due = list(each.dates_due(now, days=days))
+            if due and (unknown := self._unknown(each)):
+                yield unknown
+                continue
             done = self._completed(each, due) if due else frozenset()
             for day in due:
                 if day not in done:
                     yield self._never(each, day)
+
+    def _unknown(self, each: ExpectedOperation) -> AlertFacts | None:
+        """Return what to say once, and not for each date, of an operation that the ledger has never seen."""
+        tables, name = self._db.tables, (each.key_namespace, each.operation)
+
+        def read(connection: sa.Connection) -> list[str] | None:
+            # It may be expected under a name from before a rename.
+            if any(is_known(connection, tables, one) for one in aliases.follow(connection, tables, name)):
+                return None
+            return [" / ".join(one) for one in known_names(connection, tables)]
+
+        known = self._db.read(read)
+        if known is None:
+            return None
+        words = meant(" / ".join(name), known, all_if_none=True)
+        return AlertFacts(
+            kind=AlertKind.MISSING,
+            dag_id=each.key_namespace,
+            task_id=each.operation,
+            happened=f"No such operation is known to this ledger.{words}",
+            steps=(
+                Step(
+                    "If it is misspelt in expected=[…] of the watch, correct it. If it is new, it has never run yet."
+                ),
+            ),
+        )
 
     def _never(self, each: ExpectedOperation, day: date) -> AlertFacts:
         command = show_day_command(each.key_namespace, day.isoformat(), ledger=self._option)
@@ -257,8 +306,3 @@ def _names(row: Any) -> dict[str, Any]:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _instant(text: str) -> datetime:
-    found = datetime.fromisoformat(text.strip())
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_guard.core.alerts.facts import AlertFacts, Severity, Stage
 from airflow_guard.core.alerts.markup import Line, as_html, as_markdown, as_slack, as_text
 from airflow_guard.core.alerts.message import HEADLINES, Alert, build_alert
-from airflow_guard.core.alerts.redaction import without_secrets
+from airflow_guard.core.redaction import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -58,7 +58,8 @@ def _lines(problems: Sequence[AlertFacts], redact: Callable[[str], str]) -> Iter
         if facts.stage is Stage.RESOLVED:
             continue
         documents = f" {alert.documents}." if facts.documents else ""
-        yield Line(f"{alert.happened}{documents} Since {alert.since}. {alert.next_step}")
+        since = f" Since {alert.since}." if facts.since or not facts.kind.is_of_the_ledger else ""
+        yield Line(f"{alert.happened}{documents}{since} {alert.next_step}")
         if alert.command:
             yield Line(alert.command, is_command=True)
     more = len(problems) - MAX_PROBLEMS

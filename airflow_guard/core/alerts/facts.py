@@ -16,8 +16,8 @@ UNKNOWN = "unknown"
 class AlertKind(StrEnum):
     """What is wrong.
 
-    The first group is said by a callback of Airflow, the second by ``GuardWatchOperator``, which also finds what no
-    callback can say.
+    The first group is said by a callback of Airflow, or by the task that asks a question; the second by
+    ``GuardWatchOperator``, which also finds what no callback can say.
     """
 
     FAILED = "failed"
@@ -25,6 +25,7 @@ class AlertKind(StrEnum):
     SKIPPED = "skipped"
     DAG_FAILED = "dag_failed"
     DEADLINE = "deadline"
+    QUESTION = "question"
 
     LEASE_EXPIRED = "lease_expired"
     IN_DOUBT = "in_doubt"
@@ -32,6 +33,13 @@ class AlertKind(StrEnum):
     CHANGED = "changed"
     UNDELIVERED = "undelivered"
     MISSING = "missing"
+    FAIL_OVER = "fail_over"
+    PARTITIONS = "partitions"
+
+    @property
+    def is_of_the_ledger(self) -> bool:
+        """Whether it is about the ledger itself, and no DAG."""
+        return self in (AlertKind.FAIL_OVER, AlertKind.PARTITIONS)
 
 
 class Stage(StrEnum):
@@ -104,8 +112,11 @@ class AlertFacts:
 
     @property
     def severity(self) -> Severity:
-        """``LOW`` where nobody has to get up: it is tried again, was skipped, or is resolved."""
-        calm = self.kind in (AlertKind.RETRY, AlertKind.SKIPPED) or self.stage is Stage.RESOLVED
+        """``LOW`` where nobody has to get up: it is tried again, was skipped, is resolved, or wants upkeep."""
+        calm = (
+            self.kind in (AlertKind.RETRY, AlertKind.SKIPPED, AlertKind.PARTITIONS)
+            or self.stage is Stage.RESOLVED
+        )
         return Severity.LOW if calm or self.will_retry else Severity.HIGH
 
     def redacted(self, redact: Callable[[str], str]) -> AlertFacts:

@@ -45,7 +45,7 @@ def as_html(heading: str, lines: Sequence[Line]) -> str:
 
 def as_markdown(heading: str, lines: Sequence[Line]) -> str:
     """Return Markdown (CommonMark), as Teams, Mattermost and most others read it."""
-    parts = [f"**{_md(heading)}**", *(_markdown(line) for line in lines)]
+    parts = [f"**{escaped_markdown(heading)}**", *(_markdown(line) for line in lines)]
     return "\n\n".join(parts)
 
 
@@ -79,11 +79,14 @@ def _markdown(line: Line) -> str:
     if line.is_command:
         fence = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", line.text)), default=0))
         return f"{fence}\n{line.text}\n{fence}"
-    label = f"**{_md(line.label)}:** " if line.label else ""
-    return label + (f"<{line.text}>" if line.is_link and is_address(line.text) else _md(line.text))
+    label = f"**{escaped_markdown(line.label)}:** " if line.label else ""
+    return label + (
+        f"<{line.text}>" if line.is_link and is_address(line.text) else escaped_markdown(line.text)
+    )
 
 
-def _md(text: str) -> str:
+def escaped_markdown(text: str) -> str:
+    """Return a text that Markdown shows as it is."""
     return _AT_LINE_START.sub(r"\1\\\2", _MARKDOWN.sub(r"\\\1", text))
 
 

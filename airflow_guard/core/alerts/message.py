@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from airflow_guard.core.alerts.facts import UNKNOWN, AlertFacts, AlertKind, Stage
 from airflow_guard.core.alerts.markup import Line, as_html, as_markdown, as_slack, as_text
-from airflow_guard.core.alerts.redaction import without_secrets
+from airflow_guard.core.redaction import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,12 +29,15 @@ HEADLINES: Mapping[AlertKind, str] = {
     AlertKind.SKIPPED: "SKIPPED",
     AlertKind.DAG_FAILED: "RUN FAILED",
     AlertKind.DEADLINE: "LATE",
+    AlertKind.QUESTION: "ANSWER NEEDED",
     AlertKind.LEASE_EXPIRED: "NO SIGN OF LIFE",
     AlertKind.IN_DOUBT: "IN DOUBT",
     AlertKind.BREAKS: "OPEN BREAKS",
     AlertKind.CHANGED: "CHANGED AFTER IT PASSED",
     AlertKind.UNDELIVERED: "ALERT NOT DELIVERED",
     AlertKind.MISSING: "NEVER COMPLETED",
+    AlertKind.FAIL_OVER: "FAIL-OVER NOT CLOSED",
+    AlertKind.PARTITIONS: "NO PARTITION AHEAD",
 }
 # The ledger's words for what became of documents, in the order in which a reader wants them.
 _OUTCOMES: Mapping[str, str] = {
@@ -155,6 +158,8 @@ def subject_of(facts: AlertFacts) -> str:
         word = f"RESOLVED (was: {word})"
     if facts.stage is Stage.ESCALATION:
         word = f"STILL: {word}"
+    if facts.kind.is_of_the_ledger:
+        return f"{word}: the ledger"
     day = f"business date {facts.business_date.isoformat() if facts.business_date else UNKNOWN}"
     cycle = f", cycle {facts.cycle}" if facts.cycle else ""
     names = f"{_cut(facts.dag_id, MAX_NAME_CHARACTERS)} / {_cut(_task(facts), MAX_NAME_CHARACTERS)}{_mapped(facts)}"
@@ -172,8 +177,11 @@ def _lines(facts: AlertFacts) -> Iterator[Line]:
         yield Line(figure)
     if documents := _documents(facts):
         yield Line(documents, "Look at")
-    yield Line(_since(facts), "Since")
+    if facts.since is not None or not facts.kind.is_of_the_ledger:
+        yield Line(_since(facts), "Since")
     yield from _next(facts)
+    if facts.kind.is_of_the_ledger:
+        return
     yield Line(facts.link or UNKNOWN, "Airflow", is_link=True)
     yield Line(_identity(facts), "Run")
 

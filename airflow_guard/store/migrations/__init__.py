@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004")
+REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006")
 """All versions, oldest first. Here, so that a task can check its ledger without importing Alembic."""
 
 HEAD_REVISION: Final = REVISIONS[-1]

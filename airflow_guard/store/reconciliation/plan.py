@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.errors import AmountError, ConfigurationError
+from airflow_guard.core.errors import AmountError, ConfigurationError, SideInvalid
 from airflow_guard.store import dialects
+from airflow_guard.store.missing import what_is_missing
 from airflow_guard.store.reconciliation.columns import (
     ColumnType,
     Kind,
@@ -118,7 +119,14 @@ def readable(session: SideSession, side: Side, rules: Rules, parameters: Mapping
         if not session.run(lambda connection: _has(connection, session.dialect, alone)):
             currency = None
     columns = list(dict.fromkeys([*wanted, *([] if currency is None else [currency])]))
-    types = session.run(lambda connection: _types(connection, session.dialect, _from(side, columns, texts)))
+    try:
+        types = session.run(
+            lambda connection: _types(connection, session.dialect, _from(side, columns, texts))
+        )
+    except SideInvalid as error:
+        table = side.table if isinstance(side.table, str) else ".".join(side.table or ())
+        hint = what_is_missing(session.engine, table, columns) if table else ""
+        raise SideInvalid(f"{error}{hint}") from error
     for name in session.run(partial(never_null, _from(side, columns, texts), session.dialect)) & types.keys():
         types[name] = replace(types[name], nullable=False)
     rows = _from(side, columns, texts, types)

@@ -24,6 +24,15 @@ _PATTERNS = (
 )
 
 
+def described(error: BaseException) -> str:
+    """Return an error with the name of its type, without secrets.
+
+    >>> described(TimeoutError("no answer from ftp://guard:s3cret@bank"))
+    'TimeoutError: no answer from ftp://guard:***@bank'
+    """
+    return without_secrets(f"{type(error).__name__}: {error}")
+
+
 def without_secrets(text: str) -> str:
     """Return a text without what looks like a secret. Idempotent; no longer than 10,000 characters.
 

@@ -1,0 +1,158 @@
+"""The calendar of business dates and DAGs, and one date of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from airflow_guard.core.monitoring.series import VolumePoint
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import date, datetime
+
+    from airflow_guard.core.checks import CheckOutcome
+    from airflow_guard.core.decisions import Situation
+    from airflow_guard.core.monitoring.breaks import BreakRow
+    from airflow_guard.core.monitoring.checks import CheckRow
+    from airflow_guard.core.monitoring.pages import Page
+    from airflow_guard.core.monitoring.tries import TryRow
+
+
+class CellStatus(StrEnum):
+    """Where a DAG stands about a date, the worst that is so; the worst comes first."""
+
+    BREAK = "break"
+    IN_DOUBT = "in_doubt"
+    REJECTED = "rejected"
+    FAILED = "failed"
+    IN_PROGRESS = "in_progress"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DayCell:
+    """One DAG and one business date. A DAG that never ran for a date has none.
+
+    :param documents: listed for it, each once: the largest listing of each task, added up.
+    :param executed: how often an effect was executed.
+    :param replayed: duplicates that found their work done, in all tries.
+    :param blocked: duplicates that were kept from executing, in all tries.
+    :param in_doubt: keys, whether or not anybody has marked them.
+    :param failed: keys whose effect has not happened.
+    :param follow_up: keys whose effect is done, and what follows it is not.
+    :param in_progress: keys that a live try holds.
+    :param running: tries at work.
+    :param died: tries that neither ended nor live, and after which no other came.
+    :param unsuccessful: tasks whose last try failed.
+    :param adopted: keys that a person recorded as done, and that no try has met.
+    :param breaks_open: breaks that nobody has explained.
+    :param oldest_break_age_s: of the open ones, seconds since it was first seen.
+    :param check: outcome of the last reconciliation, the worst if there are several; ``None``: none has ended.
+    :param stale: reconciled, and changed since: a check found it, or a task has executed something later.
+    """
+
+    dag_id: str
+    business_date: date
+    documents: int = 0
+    executed: int = 0
+    replayed: int = 0
+    blocked: int = 0
+    in_doubt: int = 0
+    rejected: int = 0
+    failed: int = 0
+    follow_up: int = 0
+    in_progress: int = 0
+    running: int = 0
+    died: int = 0
+    unsuccessful: int = 0
+    adopted: int = 0
+    breaks_open: int = 0
+    breaks_explained: int = 0
+    oldest_break_age_s: float | None = None
+    check: CheckOutcome | None = None
+    stale: bool = False
+    last_at: datetime | None = None
+
+    @property
+    def status(self) -> CellStatus:
+        """The worst that is so."""
+        if self.breaks_open:
+            return CellStatus.BREAK
+        if self.in_doubt:
+            return CellStatus.IN_DOUBT
+        if self.rejected:
+            return CellStatus.REJECTED
+        if self.failed or self.follow_up or self.unsuccessful or self.died:
+            return CellStatus.FAILED
+        if self.in_progress or self.running:
+            return CellStatus.IN_PROGRESS
+        return CellStatus.DONE
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """Business dates and DAGs.
+
+    :param dag_ids: those with anything in the range, sorted.
+    :param cells: by DAG and date; what is missing never ran.
+    """
+
+    start: date
+    end: date
+    dag_ids: Sequence[str]
+    cells: Mapping[tuple[str, date], DayCell] = field(default_factory=dict)
+
+    @property
+    def volumes(self) -> Sequence[VolumePoint]:
+        """What each DAG did for each date that lists documents, also those that a person recorded as done."""
+        return [
+            VolumePoint(
+                cell.business_date, cell.dag_id, cell.documents, cell.executed, cell.replayed, cell.blocked
+            )
+            for cell in self.cells.values()
+            if cell.documents
+        ]
+
+    def of_date(self, business_date: date) -> Sequence[DayCell]:
+        """Return the cells of a date, by DAG."""
+        found = (self.cells.get((dag_id, business_date)) for dag_id in self.dag_ids)
+        return [cell for cell in found if cell is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class OperationOfDay:
+    """One operation of a DAG on a date.
+
+    :param counts: keys by where they stand; zero is left out.
+    """
+
+    key_namespace: str
+    operation: str
+    cycle: str
+    counts: Mapping[Situation, int]
+    last_finished_at: datetime | None
+
+    @property
+    def documents(self) -> int:
+        """All keys."""
+        return sum(self.counts.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """One DAG on one business date.
+
+    :param tries: newest first, the first page of them.
+    :param duplicates: the tries among all of them that found work done, or were kept from it, newest first.
+    :param checks: newest first.
+    :param breaks: open and explained ones, oldest first.
+    """
+
+    cell: DayCell
+    operations: Sequence[OperationOfDay]
+    tries: Page[TryRow]
+    duplicates: Page[TryRow]
+    checks: Page[CheckRow]
+    breaks: Page[BreakRow]

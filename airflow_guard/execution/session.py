@@ -1,0 +1,285 @@
+"""The listing of one task try, worked through chunk by chunk: judged, claimed, executed; what it needs is at hand."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
+from airflow_guard.core.errors import BeforeHorizon, DocumentError, KeyDrift, LedgerBusy, Stopped
+from airflow_guard.core.keys import batch_id_of
+from airflow_guard.core.report import Outcome, Report
+from airflow_guard.execution.batches import BatchGatherer
+from airflow_guard.execution.classify import Claimable, Classifier
+from airflow_guard.execution.spec import CLAIM_CHUNK, GuardSpec
+from airflow_guard.execution.units import Unit
+from airflow_guard.store.changes import Ownership
+
+if TYPE_CHECKING:
+    from airflow_guard.core.reruns import Rerun
+    from airflow_guard.execution.after_fail_over import AfterFailOver
+    from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.observing import Observer
+    from airflow_guard.execution.shape import DriftCheck
+    from airflow_guard.execution.workers import StopFlag, Workers
+    from airflow_guard.store.ledger import Claimed, Ledger
+    from airflow_guard.store.task_runs import TaskTry
+
+log = logging.getLogger(__name__)
+MAX_EVENTS = 1000
+"""Blocked keys of one try that get an event each; all are counted in guard_task_run."""
+Listing = Callable[[], Iterable[Any]]
+
+
+class Session:
+    """The loop over chunks, with what it needs at hand."""
+
+    def __init__(
+        self, *, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, classifier: Classifier,
+        workers: Workers, drift: DriftCheck, observer: Observer, keeper: LeaseKeeper, stop: StopFlag,
+        task_run_id: int, after: AfterFailOver,
+    ) -> None:  # fmt: skip
+        self._ledger = ledger
+        self._spec = spec
+        self._after = after
+        self._space = task_try.space
+        self._actor = task_try.identity.describe()
+        self._report = report
+        self._classifier = classifier
+        self._workers = workers
+        self._drift = drift
+        self._observer = observer
+        self._keeper = keeper
+        self._stop = stop
+        self._task_run_id = task_run_id
+        self._gatherer = BatchGatherer(ledger, self._space)
+        self._events_written = 0
+
+    def run(self, documents: Listing | None, one: Any) -> None:
+        """Work through the listing, then through the batches that had to be gathered from all of it."""
+        reader = DocumentReader(self._space.hasher(), self._spec.document_key, self._spec.fingerprint_fields)
+        if documents is None:
+            document = reader.whole_run() if one is None else reader.read_one(one)
+            self._chunk([document])
+        else:
+            size = max(self._spec.batch_size, 1) if self._spec.call_per == "batch" else CLAIM_CHUNK
+            for chunk in reader.chunks(documents(), size, self._refuse):
+                self._chunk(chunk)
+                if self._must_stop():
+                    break
+        if not self._must_stop():
+            self._gathered()
+        self._write_events()
+        if self._stop:
+            self._report.stopped = Stopped(
+                f"{self._space.describe(None)}: stopped early: {self._stop.reason}"
+            )
+        self._report.problem = self._workers.result_error
+
+    def _must_stop(self) -> bool:
+        if self._keeper.held_too_long:
+            self._stop.set("max_hold is over")
+        return bool(self._stop)
+
+    def _refuse(self, item: Any, error: DocumentError) -> None:
+        self._report.add_error(Outcome.FAILED, f"{item!r:.80}", error)
+
+    def _chunk(self, chunk: list[Document]) -> None:
+        split = without_repetitions(chunk)
+        for document, error in split.conflicting:
+            self._report.add_error(Outcome.FAILED, document.name, error)
+        self._check_drift(split.unique)
+        claimable = self._classifier.classify(split.unique)
+        self._gatherer.add(claimable)
+        outcomes = self._claim_and_run(claimable.new, claimable.known)
+        if claimable.reruns:
+            outcomes |= self._claim_and_run([], [], claimable.reruns)
+        outcomes |= self._classifier.not_done
+        self._classifier.not_done.clear()
+        for document in split.repeated:
+            outcome = outcomes.get(document.key_hash, Outcome.REPLAYED)
+            again = Outcome.REPLAYED if outcome is Outcome.EXECUTED else outcome
+            self._report.add(again, document.name, "listed more than once in this task")
+        self._observer.run(self._classifier.observed)
+        self._classifier.observed.clear()
+        self._write_events()
+
+    def _check_drift(self, documents: Sequence[Document]) -> None:
+        try:
+            self._drift.check(documents)
+        except KeyDrift as error:
+            if self._spec.mode == "enforce":
+                raise
+            log.warning("observe: would have blocked %s", error)
+
+    # -- claims ---------------------------------------------------------------------------------------------
+
+    def _claim_and_run(
+        self, new: Sequence[Document], known: Sequence[Document], reruns: Sequence[Document] = ()
+    ) -> dict[str, Outcome]:
+        everything = [*new, *known, *reruns]
+        if not everything or self._must_stop():
+            for document in everything:
+                self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
+                self._report.retryable = True
+            return {document.key_hash: Outcome.RELEASED for document in everything}
+        unsure = self._after.unsure(new, known)
+        own, won = self._claim(new, known, reruns)
+        if not won:
+            return {}
+        documents = [document for document in everything if document.key_hash in won]
+        units = self._units(own, documents, won)
+        if not unsure:
+            return self._workers.run(units)
+        held = [unit for unit in units if unsure.intersection(unit.hashes)]
+        outcomes = self._workers.run([unit for unit in units if not unsure.intersection(unit.hashes)])
+        for unit in held:
+            outcomes |= self._hold(unit)
+        return outcomes
+
+    def _hold(self, unit: Unit) -> dict[str, Outcome]:
+        """Put in doubt what a fail-over may have lost, and settle it if it can be settled at once."""
+        lost = self._after.put_in_doubt(unit)
+        rows = self._ledger.read(self._space.key_date, unit.hashes)
+        members = [
+            (each, rows[each.key_hash])
+            for each in unit.documents
+            if each.key_hash in rows and each.key_hash not in lost
+        ]
+        gone = [each for each in unit.documents if each.key_hash in lost]
+        cleared: list[Document] = []
+        if members and self._classifier.settled(members, cleared):
+            gone += [document for document, _ in members]
+        if gone:
+            self._not_won(gone, "another attempt settles it just now")
+        if unit.batch_id is not None and cleared:
+            self._repeat(unit.batch_id, cleared)
+            return {}
+        return self._claim_and_run([], cleared) if cleared else {}
+
+    def _claim(
+        self, new: Sequence[Document], known: Sequence[Document], reruns: Sequence[Document] = ()
+    ) -> tuple[Ownership, dict[str, Claimed]]:
+        own = Ownership.new(self._space.key_date, self._task_run_id, self._actor)
+        everything = [*new, *known, *reruns]
+        try:
+            won = self._ledger.claim(
+                own, self._space, new, known, reruns=reruns, fail_over=self._after.newest
+            )
+        except LedgerBusy as error:
+            self._not_won(everything, str(error))
+            return own, {}
+        except BeforeHorizon as error:
+            for document in new:
+                self._classifier.block(document, None, error, Outcome.BLOCKED)
+            return self._claim([], known, reruns) if known or reruns else (own, {})
+        lost = [document for document in everything if document.key_hash not in won]
+        if lost:
+            self._not_won(lost, "another attempt is just claiming it")
+        return own, won
+
+    def _not_won(self, documents: Sequence[Document], why: str) -> None:
+        if self._spec.mode == "observe":
+            self._classifier.observed.extend((document, None, why) for document in documents)
+        else:
+            self._classifier.not_won(documents, why)
+
+    def _units(self, own: Ownership, documents: Sequence[Document], won: dict[str, Claimed]) -> list[Unit]:
+        reruns = self._reruns(own, won)
+        if self._spec.call_per == "document":
+            return [self._unit(own, [document], won, reruns) for document in documents]
+        size, units = self._spec.batch_size, []
+        # What is reversed before is reversed for a batch as a whole: only documents that stand alike go together.
+        groups: dict[tuple[int, bool], list[Document]] = {}
+        for document in documents:
+            rerun = reruns.get(document.key_hash)
+            alike = (won[document.key_hash].generation, rerun is not None and rerun.to_reverse)
+            groups.setdefault(alike, []).append(document)
+        for group in groups.values():
+            for start in range(0, len(group), size):
+                members = group[start : start + size]
+                batch_id = batch_id_of(won[document.key_hash].idempotency_key for document in members)
+                units.append(self._unit(own, members, won, reruns, batch_id))
+        return units
+
+    def _unit(
+        self, own: Ownership, documents: Sequence[Document], won: dict[str, Claimed], reruns: Mapping[str, Rerun],
+        batch_id: str | None = None,
+    ) -> Unit:  # fmt: skip
+        claims = [won[document.key_hash] for document in documents]
+        mine = (
+            {key.key_hash: reruns[key.key_hash] for key in claims if key.key_hash in reruns} if reruns else {}
+        )
+        return Unit(documents, claims, own, self._space, batch_id, self._spec.ledger, mine)
+
+    def _reruns(self, own: Ownership, won: dict[str, Claimed]) -> Mapping[str, Rerun]:
+        """Return what people have authorised of these claims; asked for later generations only."""
+        later = {key: claim.generation for key, claim in won.items() if claim.generation > 1}
+        if not later:
+            return {}
+        return self._ledger.database.read(lambda c: self._ledger.reruns.of_claims(c, own.key_date, later))
+
+    # -- batches that must stay what they were --------------------------------------------------------------
+
+    def _gathered(self) -> None:
+        """Verify and repeat external batches whose members the whole listing has given."""
+        for members in self._gatherer.doubted():
+            free: list[Document] = []
+            if self._classifier.settled(members, free):
+                again = Claimable()
+                self._classifier.look_again([document for document, _ in members], again)
+                self._gatherer.add(again)
+            elif free:
+                self._gatherer.add_members(members[0][1].batch_id or "", free)
+        for batch_id, documents, missing in self._gatherer.to_repeat():
+            if missing:
+                self._incomplete(batch_id, documents, missing)
+            elif not self._must_stop():
+                self._repeat(batch_id, documents)
+
+    def _repeat(self, batch_id: str, documents: Sequence[Document]) -> None:
+        rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
+        members = [(document, rows[document.key_hash]) for document in documents if document.key_hash in rows]
+        if self._classifier.lapsed(members):
+            return
+        unsure = self._after.unsure([], documents)
+        own, won = self._claim([], documents)
+        if len(won) != len(documents):
+            if won:
+                why = "released: another attempt has a part of the batch"
+                self._ledger.fail(own, list(won), why, begun=False)
+                for document in documents:
+                    if document.key_hash in won:
+                        self._report.add(Outcome.RELEASED, document.name, why)
+                        self._report.retryable = True
+            return
+        unit = self._unit(own, documents, won, self._reruns(own, won), batch_id)
+        if unsure:
+            self._hold(unit)
+        else:
+            self._workers.run([unit])
+
+    def _incomplete(
+        self, batch_id: str, documents: Sequence[Document], missing: Sequence[str | None]
+    ) -> None:
+        # A batch moves as one. If another attempt took it while the listing was read, its members only look missing.
+        found = Claimable()
+        self._classifier.look_again(documents, found)
+        self._classifier.not_won(
+            [document for document, _ in found.doubted], "another attempt had this batch"
+        )
+        error = DocumentError(
+            f"{self._space.describe(None)}: batch {batch_id} must be repeated as it was, and {len(missing)} of its "
+            f"documents are not listed any more ({', '.join(str(name) for name in missing[:5])}). List them again. Nothing "
+            'of it has happened: to execute the others one by one, run them with call_per="document".'
+        )
+        for document, row in found.batches:
+            self._classifier.block(document, row, error, Outcome.BLOCKED)
+
+    def _write_events(self) -> None:
+        events = self._classifier.events[: max(0, MAX_EVENTS - self._events_written)]
+        self._classifier.events.clear()
+        if events:
+            self._ledger.write(lambda connection: self._ledger.events.write(connection, *events))
+            self._events_written += len(events)

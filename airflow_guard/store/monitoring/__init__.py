@@ -1,0 +1,1 @@
+"""The query service: what pages and commands look at. Nothing here writes."""
