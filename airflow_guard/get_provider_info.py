@@ -35,6 +35,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {"integration-name": "Airflow Guard", "python-modules": ["airflow_guard.triggers.ledger"]},
         ],
+        "extra-links": ["airflow_guard.operators.links.GuardLink"],
         "notifications": ["airflow_guard.notifications.guard.GuardNotifier"],
         # Honoured from Airflow 3.2 on; on 3.1 the console script `airflow-guard` offers the same commands.
         "cli": ["airflow_guard.cli.airflow_commands.get_cli_commands"],
@@ -53,6 +54,11 @@ def _options() -> dict[str, dict[str, Any]]:
             "Connection (postgres, mysql or sqlite) of the database that holds the ledger. An operator's own "
             "``ledger_conn_id`` comes first. With neither, the DAG does not import.",
             example="core_banking",
+        ),
+        "ledger_conn_ids": _option(
+            "Connections of the ledgers that the pages in Airflow's UI show, separated by commas: where operators "
+            "name several. Empty: the one of ``ledger_conn_id``.",
+            example="core_banking, cards",
         ),
         "schema": _option(
             "Database schema of the ledger's tables (PostgreSQL). Empty: the connection's default schema.",
@@ -74,6 +80,12 @@ def _options() -> dict[str, dict[str, Any]]:
             "How long other attempts leave a key alone after the last sign of life of the one that works on "
             "it. Renewed at a third of it, by the database's clock. An operator's own ``lease`` comes first.",
             default="60",
+            type_="float",
+        ),
+        "page_timeout_seconds": _option(
+            "How long a page in Airflow's UI waits for a ledger before it says that the ledger does not answer. With "
+            "the default a page is there within two seconds, whatever has become of the database.",
+            default="1.6",
             type_="float",
         ),
         "result_max_bytes": _option(

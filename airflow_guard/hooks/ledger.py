@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import AirflowNotFoundException
-from airflow_guard.core.errors import LedgerNotConfigured, LedgerUnavailable
+from airflow_guard.core.errors import LedgerNotConfigured, LedgerNotMigrated, LedgerUnavailable
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.hooks.connections import MAX_CONNECTIONS, content_of, database_of
 from airflow_guard.hooks.executors import refuse_file_elsewhere
@@ -105,6 +106,28 @@ def ledger_of(
         ensure_sqlite(ledger.database)
     if key not in _checked:
         check_migrated(ledger.database, ledger=str(connection.conn_id))
+        _checked.add(key)
+    return ledger
+
+
+def ledger_to_look_at(conn_id: str, *, max_connections: int) -> Ledger:
+    """Return the ledger for one who looks at it; nothing is created, whatever kind of database it is.
+
+    :param conn_id: the connection.
+    :param max_connections: upper limit.
+    :raises LedgerNotConfigured: there is no such connection.
+    :raises ConfigurationError: the connection cannot hold a ledger.
+    :raises LedgerNotMigrated: its tables are missing or of another version, or there is no such SQLite file.
+    :raises LedgerUnavailable: down (a retry helps).
+    """
+    key, ledger = _ledger_of(find_connection(conn_id), GuardSettings.read(), max_connections)
+    database = ledger.database
+    if key not in _checked:
+        if database.dialect == dialects.SQLITE and not Path(database.url.database or "").is_file():
+            raise LedgerNotMigrated(
+                f"Ledger {conn_id!r}: its SQLite file does not exist yet; the first task makes it."
+            )
+        check_migrated(database, ledger=conn_id)
         _checked.add(key)
     return ledger
 

@@ -117,7 +117,10 @@ class CallbackContext:
     @property
     def will_retry(self) -> bool | None:
         """Whether Airflow tries again by itself, ``None`` if that is not known."""
-        if self.asked_kind in (AlertKind.SKIPPED, AlertKind.DAG_FAILED) or self.is_dag_level:
+        if (
+            self.asked_kind in (AlertKind.SKIPPED, AlertKind.DAG_FAILED, AlertKind.QUESTION)
+            or self.is_dag_level
+        ):
             return False
         return self._tried_again
 

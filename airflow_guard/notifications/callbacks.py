@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseOperator
+from airflow.sdk.bases.sensor import BaseSensorOperator
+
+from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.near_names import meant
 from airflow_guard.notifications.guard import GuardNotifier
+from airflow_guard.operators.idempotent import IdempotentOperator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -66,8 +73,12 @@ def guard_defaults(
     :param skipped: whether a skipped task is told too. Default no: most skips are intended.
     :param team: see :class:`GuardNotifier`.
     :param announce_retries: see :class:`GuardNotifier`.
-    :param more: further ``default_args``.
+    :param more: further ``default_args``, of Airflow's operators and sensors in general, and of ``IdempotentOperator``.
+        Those of other operators go into the dictionary.
+    :raises ConfigurationError: ``more`` has a name that none of these takes, such as a misspelt one.
     """
+    for name in more:
+        _check_name(name)
     merged = {**(default_args or {}), **more}
     if not alerts:
         return merged
@@ -82,6 +93,23 @@ def guard_defaults(
         ours = GuardNotifier(transports=alerts, on=on, team=team, announce_retries=announce_retries)
         merged[name] = [*_as_list(merged.get(name)), ours]
     return merged
+
+
+def _check_name(name: str) -> None:
+    known = {"default_args", "alerts", "skipped", "team", "announce_retries"}
+    for operator in (BaseOperator, BaseSensorOperator, IdempotentOperator):
+        known |= set(inspect.signature(operator.__init__).parameters)
+    if name in known - {"self", "kwargs"}:
+        return
+    if name in inspect.signature(GuardNotifier.__init__).parameters:
+        raise ConfigurationError(
+            f"guard_defaults({name}=…): only a callback of its own takes that: "
+            f"on_failure_callback=alert_on_failure(mail, {name}=…)."
+        )
+    raise ConfigurationError(
+        f"guard_defaults({name}=…): no task takes that.{meant(name, known)} What is meant for operators of other kinds "
+        f"goes into the dictionary: guard_defaults({{{name!r}: …}})."
+    )
 
 
 def _as_list(callbacks: Any) -> list[Any]:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Step
 from airflow_guard.core.alerts.words import totals_in_words
-from airflow_guard.core.commands import resolve_command, show_day_command
+from airflow_guard.core.commands import breaks_command, resolve_command, show_day_command
 from airflow_guard.core.decisions import Decision, Situation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
+    from airflow_guard.core.monitoring import KeyRow
     from airflow_guard.notifications.callback_context import CallbackContext
     from airflow_guard.store.alert_facts import Recorded
-    from airflow_guard.store.listing import KeyView
 
 _WHOLE_RUN = "the run as a whole"
 
@@ -44,7 +44,7 @@ def facts_of(
         try_number=said.try_number,
         max_tries=said.max_tries,
         will_retry=said.will_retry,
-        happened=_happened(said, same),
+        happened=said.happened if said.kind is AlertKind.QUESTION else _happened(said, same),
         counts=same.counts if same else {},
         figures=totals_in_words(same.totals, said.allowed) if same and same.totals else (),
         documents=documents,
@@ -98,13 +98,18 @@ def _documents(same: Recorded | None) -> tuple[Sequence[str], int]:
     return named, max(open_ - len(named), 0)
 
 
-def _doubts(same: Recorded) -> list[KeyView]:
+def _doubts(same: Recorded) -> list[KeyRow]:
     return [each for each in same.keys if each.situation is Situation.IN_DOUBT]
 
 
 def _steps(
     said: CallbackContext, known: Recorded | None, same: Recorded | None, ledger: str | None
 ) -> Iterator[Step]:
+    if said.kind is AlertKind.QUESTION:
+        yield Step(
+            "Ask the receiver, or look at the breaks. Then answer in Airflow: the task's Required Actions."
+        )
+        return
     settling = list(_settling(same, ledger)) if same and not said.will_retry else []
     yield from settling[:2]
     if said.kind is AlertKind.RETRY:
@@ -115,6 +120,9 @@ def _steps(
         return
     if same is not None and same.is_check and same.open_breaks:
         yield Step("Correct the side that is wrong. Then clear the task in Airflow: what is gone is closed.")
+        day, operation = same.business_date.isoformat(), same.operation
+        listed = breaks_command(same.key_namespace, day, operation=operation, ledger=ledger)
+        yield Step("What is right as it is can be accepted (--explain). All breaks:", listed)
         return
     again = (
         "Clear the task in Airflow" if settling else "Read the log and remove the cause. Then clear the task"

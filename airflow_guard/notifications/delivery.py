@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseNotifier
 
 from airflow_guard.core.alerts.facts import Stage
-from airflow_guard.core.alerts.redaction import without_secrets
 from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.redaction import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -188,7 +188,7 @@ class Desk:
 
     def failed(self, due: Due, error: BaseException) -> None:
         """Remember that a transport could not deliver. Its error may hold an address with a password."""
-        said = without_secrets(f"{type(error).__name__}: {error}")
+        said = described(error)
         log.error("Alert NOT delivered by %s: %s", due.transport.name, said)
         self._tell(due, lambda alerts, claim: alerts.failed(claim, said))
 

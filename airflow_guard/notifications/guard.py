@@ -35,7 +35,7 @@ from airflow_guard.store.alert_facts import recorded
 from airflow_guard.store.alerts import Alerts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow.sdk import Connection, Context
 
@@ -130,9 +130,20 @@ class GuardNotifier(BaseNotifier):
 
     def notify(self, context: Context) -> None:
         """Tell of it. Never raises: what goes wrong is logged."""
+        self._tell(context, self._said)
+
+    def tell_question(self, context: Context, words: str) -> None:
+        """Tell that a task asks a person, with the same transports. Never raises.
+
+        :param words: what is asked, and until when.
+        """
+        asked = {**context, "exception": words}
+        self._tell(context, lambda _: CallbackContext(asked, AlertKind.QUESTION))
+
+    def _tell(self, context: Context, read: Callable[[Context], CallbackContext]) -> None:
         try:
             let_threads_talk()
-            said = self._said(context)
+            said = read(context)
             plan = self._plan(said, self._ledger(said))
             if plan is None:
                 return
@@ -226,9 +237,9 @@ class GuardNotifier(BaseNotifier):
         happened = (
             f"The task has succeeded with try {said.try_number or 'unknown'}. {len(told)} alerts are closed."
         )
-        facts = replace(
-            facts, kind=AlertKind.FAILED, will_retry=False, happened=happened, steps=(), documents=()
-        )
+        only_asked = bool(told) and all(each.problem.kind is AlertKind.QUESTION for each in told)
+        kind = AlertKind.QUESTION if only_asked else AlertKind.FAILED
+        facts = replace(facts, kind=kind, will_retry=False, happened=happened, steps=(), documents=())
         return _Plan(facts, Desk(alerts), dues, ledger)
 
     # -- the ledger -----------------------------------------------------------------------------------------

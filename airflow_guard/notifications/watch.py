@@ -16,6 +16,7 @@ from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Stage
 from airflow_guard.core.alerts.message import subject_of
 from airflow_guard.core.alerts.problems import NO_TASK, Problem
 from airflow_guard.core.errors import ConfigurationError, GuardError
+from airflow_guard.core.near_names import meant
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.notifications.callback_context import CallbackContext
@@ -33,13 +34,15 @@ if TYPE_CHECKING:
     from airflow_guard.store.ledger import Ledger
 
 _LEASE_GRACE_S = 60.0
+_FAIL_OVER_AGE = timedelta(days=1)
 # That a date has changed, or that an alert was late, is no state that ends.
 _WITHOUT_AN_END = frozenset({AlertKind.CHANGED, AlertKind.UNDELIVERED})
 
 
 class GuardWatchOperator(BaseOperator):
     """Looks at the ledger and tells of expired leases, doubts, aged breaks, alerts that were not delivered, dates that
-    passed and then changed, and business dates that never completed.
+    passed and then changed, business dates that never completed, and of what the ledger itself wants: a fail-over that
+    nobody has closed for a day, partitions for the next month.
 
     ::
 
@@ -61,7 +64,7 @@ class GuardWatchOperator(BaseOperator):
     :param escalate_after: when what is still there is told once more. Default 4 hours.
     :param lookback_days: how far back to look for missing and changed dates. Default 14.
     :param ledger_conn_id: connection of the ledger. Default ``[airflow_guard] ledger_conn_id``.
-    :raises ConfigurationError: when the DAG is parsed, for what cannot work.
+    :raises ConfigurationError: when the DAG is parsed, for what cannot work, such as a team without transports.
     """
 
     ui_color = "#e6f2e9"
@@ -86,6 +89,7 @@ class GuardWatchOperator(BaseOperator):
         if lookback_days < 1:
             raise ConfigurationError(f"lookback_days={lookback_days}: at least 1.")
         self.teams = {name: list(patterns) for name, patterns in (teams or {}).items()}
+        self._check_teams()
         self.expected = list(expected)
         self.break_age = break_age
         self.escalate_after = escalate_after
@@ -96,7 +100,7 @@ class GuardWatchOperator(BaseOperator):
         """Look once, tell what is new, and return how many problems of each kind there are.
 
         :raises GuardRetry: the ledger does not answer, or a message was delivered by no transport of its team.
-        :raises GuardFailure: what no retry helps.
+        :raises GuardFailure: what no retry helps, such as a problem of a team that has no transport. The others were told.
         """
         let_threads_talk()
         try:
@@ -110,14 +114,14 @@ class GuardWatchOperator(BaseOperator):
 
     def _watch(self, ledger: Ledger, context: Context) -> dict[str, int]:
         deployment = GuardSettings.read().deployment
-        found = [
-            self._routed(facts) for facts in self._findings(Watch(ledger, deployment, self.ledger_conn_id))
-        ]
+        watch = Watch(ledger, deployment, self.ledger_conn_id)
+        found = [routed for facts in self._findings(watch) for routed in self._routed(facts)]
         for facts in found:
             self.log.warning("%s. %s", subject_of(facts), facts.happened)
         alerts = Alerts(ledger.database)
         teams = sorted({facts.team or "" for facts in found} | set(self.teams) | {""})
         untold = [team for team in teams if not self._tell(team, found, alerts, deployment, context)]
+        self._check_everybody_is_told(found)
         if untold:
             raise GuardRetry(
                 f"Nobody was told: every transport of {', '.join(team or 'the default team' for team in untold)} has "
@@ -133,8 +137,12 @@ class GuardWatchOperator(BaseOperator):
         yield from watch.aged_breaks(self.break_age)
         yield from watch.changed(now - timedelta(days=self.lookback_days))
         yield from watch.undelivered()
+        yield from watch.upkeep(_FAIL_OVER_AGE)
 
-    def _routed(self, facts: AlertFacts) -> AlertFacts:
+    def _routed(self, facts: AlertFacts) -> list[AlertFacts]:
+        """Return the facts for the team that they concern; for every team, if they concern all."""
+        if facts.kind.is_of_the_ledger:
+            return [replace(facts, team=team) for team in (self.teams or ("",))]
         name = facts.dag_id or ""
         team = next(
             (
@@ -144,7 +152,32 @@ class GuardWatchOperator(BaseOperator):
             ),
             "",
         )
-        return replace(facts, team=team, link=CallbackContext({"dag_id": name}).link)
+        return [replace(facts, team=team, link=CallbackContext({"dag_id": name}).link)]
+
+    def _check_teams(self) -> None:
+        if self.routes.get(EVERYBODY):
+            return
+        unreachable = [name for name in self.teams or ("",) if not self.routes.get(name)]
+        if unreachable:
+            name = unreachable[0]
+            whose = f"team {name!r}" if name else "the DAGs of no team"
+            raise ConfigurationError(
+                f"GuardWatchOperator: transports has nobody for {whose}, and no {EVERYBODY!r} for all others."
+                f"{meant(name, self.routes)}"
+            )
+
+    def _check_everybody_is_told(self, found: Sequence[AlertFacts]) -> None:
+        unheard = [facts for facts in found if not self._transports(facts.team or "")]
+        if unheard:
+            named = "; ".join(subject_of(facts) for facts in unheard[:3])
+            more = f"; and {len(unheard) - 3:,} more" if len(unheard) > 3 else ""
+            raise ConfigurationError(
+                f"Nobody is told of these, because teams and transports have nobody for their DAGs: {named}{more}. Add "
+                f"{EVERYBODY!r} to transports. All others were told."
+            )
+
+    def _transports(self, team: str) -> Sequence[Transport]:
+        return self.routes.get(team) or self.routes.get(EVERYBODY) or ()
 
     # -- one team -------------------------------------------------------------------------------------------
 
@@ -156,10 +189,7 @@ class GuardWatchOperator(BaseOperator):
         problems = [(_problem(facts, deployment), facts) for facts in found if (facts.team or "") == team]
         gone = self._gone(alerts, deployment, team, {problem.hash_for("") for problem, _ in problems})
         outcomes = []
-        transports = self.routes.get(team) or self.routes.get(EVERYBODY) or ()
-        if problems and not transports:
-            self.log.error('Nobody is told: transports has neither team %r nor "*".', team)
-        for transport in transports:
+        for transport in self._transports(team):
             news = [*self._news(desk, transport, problems), *self._over(alerts, transport, gone)]
             if news:
                 due = Due(transport, Stage.FIRST, tuple(claim for claims, _ in news for claim in claims))
@@ -193,6 +223,8 @@ class GuardWatchOperator(BaseOperator):
 def _problem(facts: AlertFacts, deployment: str) -> Problem:
     day = facts.business_date.isoformat() if facts.business_date else ""
     parts = [day, facts.cycle or "", facts.run_id or "", str(facts.try_number or "")]
+    if facts.kind is AlertKind.FAIL_OVER and facts.since is not None:  # each of them is a problem of its own
+        parts = [facts.since.isoformat()]
     return Problem(
         deployment=deployment,
         dag_id=facts.dag_id or "",

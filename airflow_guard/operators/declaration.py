@@ -107,10 +107,24 @@ class Declaration:
             )
         if documents and "documents" in self.values:
             _check_listing(self.values["documents"])
+        self._check_document_key()
         if spec.call_per == "batch" and documents is False:
             raise ConfigurationError('call_per="batch" needs documents=…: the list that is cut into batches.')
         if document is False and documents is False:
             self._check_whole_run(spec)
+
+    def _check_document_key(self) -> None:
+        """Refuse mappings in the DAG file whose identity nobody names; of others only the run can tell."""
+        if self.values.get("document_key") or self._may_be_mapped("document_key"):
+            return
+        listed = self.values.get("documents")
+        literal = [*(listed if isinstance(listed, (list, tuple)) else ()), self.values.get("document")]
+        item = next((each for each in literal if isinstance(each, Mapping)), None)
+        if item is not None:
+            raise ConfigurationError(
+                f"A document of task {self.task_id!r} is a mapping, and document_key does not say which of its fields is "
+                f"the identity (fields: {', '.join(map(str, list(item)[:12]))}). Set document_key=…"
+            )
 
     def _check_whole_run(self, spec: GuardSpec) -> None:
         if self.is_mapped:

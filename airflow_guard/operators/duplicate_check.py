@@ -104,6 +104,9 @@ class DuplicateCheckOperator(RendersBusinessDate, BaseOperator):
         let_threads_talk()
         try:
             day = business_date_of(context, self.business_date)
+        except GuardError as error:
+            raise as_airflow(error) from error
+        try:
             with side_engines([self.side]) as (engine,):
                 check = find_duplicates(
                     self.side,
@@ -113,7 +116,7 @@ class DuplicateCheckOperator(RendersBusinessDate, BaseOperator):
                 )
             return self._outcome(check, day)
         except GuardError as error:
-            raise as_airflow(error) from error
+            raise as_airflow(error.about(f"{context['ti'].dag_id} / {self.task_id} of {day}")) from error
 
     def _outcome(self, check: DuplicateCheck, day: date) -> dict[str, Any]:
         said = self._said(check, day)

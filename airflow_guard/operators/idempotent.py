@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 
@@ -12,9 +13,11 @@ from airflow_guard.core.errors import ConfigurationError, GuardError
 from airflow_guard.core.report import Outcome, Report, root_of
 from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.hooks.settings import GuardSettings
+from airflow_guard.operators.asking import DoubtDesk, may_ask
 from airflow_guard.operators.business_date import RendersBusinessDate, is_function
 from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
+from airflow_guard.operators.links import GuardLink
 from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key
 from airflow_guard.operators.task_try import GuardedTry, skipped_by_callable
 from airflow_guard.operators.waiting import Wait, wait_over
@@ -26,11 +29,26 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.dates import BusinessDateRule, RunFacts
     from airflow_guard.core.effects import SideEffect
+    from airflow_guard.operators.asking import AskedDoubts
     from airflow_guard.triggers.ledger import LedgerEvent
 
 _BACKSTOP = timedelta(minutes=15)
 """How much longer than the trigger Airflow itself waits: a triggerer that is down must not keep a task
 forever."""
+
+
+@dataclass(frozen=True)
+class _Resumed:
+    """Where a try goes on.
+
+    :param task_run_id: its id in the ledger; ``None``: it begins.
+    :param deadline_at: of its wait for others, if it was in one.
+    :param answered: whether a person was asked. Airflow keeps one question for a try, so nobody is asked again.
+    """
+
+    task_run_id: int | None = None
+    deadline_at: str | None = None
+    answered: bool = False
 
 
 class IdempotentOperator(RendersBusinessDate, PythonOperator):
@@ -94,6 +112,7 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
     :raises ConfigurationError: when the DAG is parsed, for what cannot work.
     """
 
+    operator_extra_links = (GuardLink(),)
     template_fields: Sequence[str] = (
         *PythonOperator.template_fields, "business_date", "cycle", "document", "documents",
     )  # fmt: skip
@@ -231,35 +250,46 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
         :raises GuardRetry: a retry helps.
         :raises AirflowSkipException: no business date by its rule, or all done and ``on_duplicate="skip"``.
         """
-        return self._execute(context, None)
+        return self._execute(context, _Resumed())
 
-    def execute_complete(self, context: Context, event: LedgerEvent) -> Any:
+    def execute_complete(self, context: Context, event: LedgerEvent, answered: bool = False) -> Any:  # noqa: FBT001, FBT002 - as Airflow passes it on
         """Go on after a wait; otherwise as :meth:`execute`."""
         if event["error"]:
             self.log.warning("While waiting, the ledger did not answer: %s", event["error"])
-        return self._execute(context, event)
+        return self._execute(context, _Resumed(event["task_run_id"], event["deadline_at"], answered=answered))
+
+    def execute_answered(self, context: Context, event: dict[str, Any], asked: AskedDoubts) -> Any:
+        """Go on with the answer of a person, or without one; otherwise as :meth:`execute`."""
+        return self._execute(context, _Resumed(asked["task_run_id"], answered=True), (event, asked))
 
     def on_kill(self) -> None:
         """Let the document in hand finish, and begin no other."""
         if self._attempt is not None:
             self._attempt.stop("the task was asked to stop")
 
-    def _execute(self, context: Context, event: LedgerEvent | None) -> Any:
+    def _execute(
+        self, context: Context, resumed: _Resumed, answer: tuple[dict[str, Any], AskedDoubts] | None = None
+    ) -> Any:
         try:
             self._attempt = GuardedTry(self, context)
             with self._attempt as attempt:
-                return self._outcome(attempt, self._work(attempt, event))
+                if answer is not None:
+                    DoubtDesk(attempt, context, resumed.task_run_id or 0).settle(*answer)
+                report = self._work(attempt, resumed)
+                if not resumed.answered and may_ask(attempt, report, context):
+                    DoubtDesk(attempt, context, attempt.task_run_id or 0).ask(report)
+                return self._outcome(attempt, report)
         except GuardError as error:
             raise as_airflow(error) from error
 
-    def _work(self, attempt: GuardedTry, event: LedgerEvent | None) -> Report:
-        report = attempt.run(event["task_run_id"] if event else None)
+    def _work(self, attempt: GuardedTry, resumed: _Resumed) -> Report:
+        report = attempt.run(resumed.task_run_id)
         if attempt.spec.on_concurrent != "wait" or not report.only_waits():
             return report
-        wait = Wait.of(self.wait_timeout, self.poll_interval, event["deadline_at"] if event else None)
+        wait = Wait.of(self.wait_timeout, self.poll_interval, resumed.deadline_at)
         while report.only_waits() and wait.left:
-            if self.deferrable and attempt.may_be_deferred():
-                self._defer(attempt, report, wait)
+            if self.deferrable and wait.is_long and attempt.may_be_deferred():
+                self._defer(attempt, report, wait, answered=resumed.answered)
             if not wait.here(attempt.ledger, attempt.space.key_date, report, attempt.is_stopped):
                 break
             report = attempt.run(attempt.task_run_id)
@@ -269,9 +299,12 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
             raise over
         return report
 
-    def _defer(self, attempt: GuardedTry, report: Report, wait: Wait) -> NoReturn:
+    def _defer(self, attempt: GuardedTry, report: Report, wait: Wait, *, answered: bool) -> NoReturn:
         trigger = wait.trigger(attempt.conn_id, attempt.space.key_date, report, attempt.task_run_id or 0)
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=wait.left + _BACKSTOP)
+        kwargs = {"answered": True} if answered else None
+        self.defer(
+            trigger=trigger, method_name="execute_complete", kwargs=kwargs, timeout=wait.left + _BACKSTOP
+        )
 
     def _outcome(self, attempt: GuardedTry, report: Report) -> Any:
         if (skip := skipped_by_callable(report)) is not None:
@@ -279,6 +312,8 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
             raise skip
         failure = report.failure(attempt.what, attempt.spec.max_rejected)
         if failure is not None:
+            if report.note:
+                failure.args = (f"{failure} {report.note}",)
             shown = root_of(failure)  # by Airflow, as the failure's own cause
             for cause in report.causes:
                 if cause is not shown:

@@ -20,11 +20,14 @@ from airflow_guard.store.listing import Selection
 from airflow_guard.store.rerun_request import Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow.sdk import Context
 
     from airflow_guard.store.ledger import Ledger
+
+DIGEST = "digest"
+"""The XCom key of what a preview has shown."""
 
 
 class GuardRerunOperator(BaseOperator):
@@ -36,6 +39,7 @@ class GuardRerunOperator(BaseOperator):
             task_id="authorise", key_namespace="statements", operation="post_statement",
             start="{{ params.start }}", end="{{ params.end }}", reason="{{ params.reason }}",
             approved_by="{{ ti.xcom_pull('four_eyes')['responded_by_user']['name'] }}",
+            previewed="{{ ti.xcom_pull('preview', key='digest') }}",
         )
 
     The task returns what a person reads: the keys, when, by which run and with what result they were done, and the
@@ -50,6 +54,8 @@ class GuardRerunOperator(BaseOperator):
     :param reason: why; mandatory. (templated)
     :param actor: who asks for it. Default: the user who triggered the run. (templated)
     :param approved_by: who has approved it, which must be somebody else; ``None`` if nobody is asked. (templated)
+    :param previewed: the digest of what was approved, which the task with ``dry_run=True`` leaves in XCom under the key
+        ``digest``: anything else is refused. (templated)
     :param expires: how long it holds, at most 31 days. Default 24 hours.
     :param without_reversal: the first effects stay. Default: the task's ``on_rerun`` reverses them.
     :param dry_run: check and tell, authorise nothing.
@@ -58,7 +64,7 @@ class GuardRerunOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "key_namespace", "operation", "start", "end", "documents", "cycle", "reason", "actor", "approved_by",
+        "key_namespace", "operation", "start", "end", "documents", "cycle", "reason", "actor", "approved_by", "previewed",
     )  # fmt: skip
     template_fields_renderers: ClassVar[dict[str, str]] = {"documents": "py"}
     ui_color = "#f6e7d8"
@@ -75,6 +81,7 @@ class GuardRerunOperator(BaseOperator):
         reason: str,
         actor: str | None = None,
         approved_by: str | None = None,
+        previewed: str | None = None,
         expires: timedelta = DEFAULT_EXPIRY,
         without_reversal: bool = False,
         dry_run: bool = False,
@@ -94,6 +101,7 @@ class GuardRerunOperator(BaseOperator):
         self.reason = reason
         self.actor = actor
         self.approved_by = approved_by
+        self.previewed = previewed
         self.expires = expires
         self.without_reversal = without_reversal
         self.only_tells = dry_run
@@ -110,7 +118,9 @@ class GuardRerunOperator(BaseOperator):
             actor = self._actor(context)
             ledger = open_ledger(ledger_conn_id(self.ledger_conn_id))
             try:
-                said = self._authorise(ledger, actor)
+                said = self._authorise(
+                    ledger, actor, lambda key, value: context["ti"].xcom_push(key=key, value=value)
+                )
             finally:
                 ledger.database.dispose()
         except GuardError as error:
@@ -118,7 +128,7 @@ class GuardRerunOperator(BaseOperator):
         self.log.info("%s", said)
         return said
 
-    def _authorise(self, ledger: Ledger, actor: str) -> str:
+    def _authorise(self, ledger: Ledger, actor: str, push: Callable[[str, str], None]) -> str:
         actor, reason = check_words(actor, str(self.reason or ""))
         start = parse_business_date(self.start, source="start")
         end = parse_business_date(self.end, source="end") if self.end else start
@@ -131,12 +141,24 @@ class GuardRerunOperator(BaseOperator):
                 documents=[normalise_document(each) for each in self.documents or ()],
             ),
         )  # fmt: skip
+        seen = rerun_request.digest(views, without_reversal=self.without_reversal)
+        self._check_previewed(seen)
         request = Request(actor, reason, self.expires, self.without_reversal, self.ledger_conn_id)
         plan = rerun_request.authorise(ledger, views, others, request, dry_run=self.only_tells)
         lines = [*plan.lines(), *plan.commands().values(), *plan.by_hand()]
         if self.only_tells:
             lines.append("Nothing is authorised yet.")
+            push(DIGEST, seen)
         return "\n".join([f"Asked for by {actor}: {reason}", *lines])
+
+    def _check_previewed(self, seen: str) -> None:
+        if self.previewed is None or self.only_tells:
+            return
+        if str(self.previewed).strip() != seen:
+            raise ResolutionError(
+                "What was previewed is not what would be authorised now: keys have come, have gone, or were executed again "
+                "since. Nothing was authorised. Trigger the DAG once more, so that somebody sees and approves what there is."
+            )
 
     def _actor(self, context: Context) -> str:
         asks = str(self.actor or getattr(context["dag_run"], "triggering_user_name", None) or "").strip()

@@ -23,7 +23,7 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.execution.preflight import check_date
-from airflow_guard.execution.run import GuardedTask, Listing
+from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.shape import key_shape
 from airflow_guard.hooks.connections import asks_airflow
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, open_ledger
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_guard.core.report import Report
+    from airflow_guard.execution.session import Listing
     from airflow_guard.execution.spec import Callee, GuardSpec
     from airflow_guard.operators.idempotent import IdempotentOperator
 
@@ -75,7 +76,6 @@ class GuardedTry:
         self._resolved = resolve_business_date(self._facts, task.business_date)
         self.conn_id = ledger_conn_id(task.ledger_conn_id)
         self._guarded: GuardedTask | None = None
-        self._executed = 0
         self._stopped = ""
 
     def __enter__(self) -> Self:
@@ -143,11 +143,10 @@ class GuardedTry:
         return report
 
     def _count(self, guarded: GuardedTask, report: Report | None) -> None:
-        """Tell Airflow's statistics what this pass did; what an earlier pass of the try executed is no replay."""
+        """Tell Airflow's statistics what this pass did, and not what an earlier one of the same try did."""
         counts = dict(report.task_run_counts()) if report else {}
-        done = counts.get("executed", 0)
-        counts["replayed"] = max(counts.get("replayed", 0) - self._executed, 0)
-        self._executed += done
+        if report is not None:
+            counts["executed"] -= report.earlier
         counts["lease_renewals_failed"] = guarded.lease_failures
         count(
             counts,
@@ -158,7 +157,7 @@ class GuardedTry:
             },
         )
 
-    def close(self, report: Report, outcome: str, error: Exception) -> None:
+    def close(self, report: Report, outcome: str, error: Exception | str) -> None:
         """Record that the try ended otherwise than its report says."""
         if self._guarded is not None:
             self._guarded.close(report, outcome, str(error))

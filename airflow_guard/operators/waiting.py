@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from airflow_guard.core.errors import InProgressElsewhere, LedgerError
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.hooks.ledger import still_held
+from airflow_guard.triggers import SHORTEST_DEFERRAL_S
 from airflow_guard.triggers.ledger import MAX_WATCHED, LedgerTrigger
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ class Wait:
         """How long it may last still."""
         return max(self.deadline_at - datetime.now(UTC), timedelta(0))
 
+    @property
+    def is_long(self) -> bool:
+        """Whether it may be the triggerer's: a wait that ends sooner stays with its worker."""
+        return self.left.total_seconds() >= SHORTEST_DEFERRAL_S
+
     def here(self, ledger: Ledger, key_date: date, report: Report, stopped: Callable[[], bool]) -> bool:
         """Wait in this process until the keys are free.
 
@@ -74,6 +80,7 @@ class Wait:
             task_run_id=task_run_id,
             deadline_at=self.deadline_at.isoformat(),
             poll_interval_s=self.poll_interval.total_seconds(),
+            first_pause_s=SHORTEST_DEFERRAL_S,
         )
 
     def _pause(self, stopped: Callable[[], bool]) -> None:

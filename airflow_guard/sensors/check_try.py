@@ -7,6 +7,7 @@ is rescheduled or is deferred in between.
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +18,13 @@ from airflow_guard.core.check_report import changed_since, difference_of, found_
 from airflow_guard.core.checks import CheckOutcome, Progress, Step, step_after
 from airflow_guard.core.date_checks import DatedRun, check_stored_date, repeated_or_jumped
 from airflow_guard.core.dates import DateSource, NoBusinessDate, ResolvedDate, resolve_business_date
-from airflow_guard.core.errors import ConfigurationError, LedgerError, NeverCompared, SideUnavailable
+from airflow_guard.core.errors import (
+    ConfigurationError,
+    LedgerError,
+    NeverCompared,
+    ReconciliationError,
+    SideUnavailable,
+)
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.hooks.sides import side_engines
@@ -29,6 +36,7 @@ from airflow_guard.store.reconciliation.reconciler import reconcile
 from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from types import TracebackType
 
     import sqlalchemy as sa
@@ -36,6 +44,7 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.reconciliation.comparison import Comparison
     from airflow_guard.sensors.reconciliation import ReconciliationSensor
+    from airflow_guard.store.break_rows import StoredBreak
     from airflow_guard.store.database import LedgerDatabase
     from airflow_guard.store.reconciliations import CheckState, EndedCheck
 
@@ -146,7 +155,11 @@ class CheckTry:
         if not undecided:
             return True
         task = self._task
-        with side_engines([task.source, task.target]) as engines:
+        with ExitStack() as stack:
+            try:
+                engines = stack.enter_context(side_engines([task.source, task.target]))
+            except ConfigurationError as error:
+                raise error.about(self.what)  # noqa: B904 - the same error
             # The date of the run first: what is found out about it must not depend on the others.
             undecided.sort(key=lambda each: (each.business_date != self.business_date, each.business_date))
             return all([self._look_at(store, each, engines) for each in undecided])  # noqa: C419 - each is looked at
@@ -187,14 +200,19 @@ class CheckTry:
         return 1 if known else self._spec.settle_pokes
 
     def _compare(self, day: date, engines: list[sa.Engine]) -> Comparison:
-        return reconcile(
-            self._task.source,
-            self._task.target,
-            self._spec.rules,
-            source_engine=engines[0],
-            target_engine=engines[1],
-            parameters={"business_date": day, "cycle": self._cycle},
-        )
+        try:
+            return reconcile(
+                self._task.source,
+                self._task.target,
+                self._spec.rules,
+                source_engine=engines[0],
+                target_engine=engines[1],
+                parameters={"business_date": day, "cycle": self._cycle},
+            )
+        except SideUnavailable:
+            raise
+        except (ReconciliationError, ConfigurationError) as error:
+            raise error.about(self._named(day))  # noqa: B904 - the same error
 
     def _ending(
         self, step: Step, progress: Progress, comparison: Comparison | None, before: EndedCheck | None
@@ -237,30 +255,56 @@ class CheckTry:
 
     # -- what came of it ------------------------------------------------------------------------------------
 
-    def report(self) -> TryReport:
-        """Return what came of all dates, as the ledger has it."""
+    def report(self, also: Collection[int] = ()) -> TryReport:
+        """Return what came of all dates, as the ledger has it.
+
+        :param also: ids of breaks that were found here, also if other checks have found them since.
+        """
         store = self._opened()
         ended = store.ended(self._ti_id)
-        found = store.breaks.of_checks([each.id for each in ended], [each.business_date for each in ended])
-        reports = [
-            DateReport(each, tuple(one for one in found if each.id in (one.seen_by_id, one.closed_by_id)))
-            for each in ended
-        ]
+        dates = [each.business_date for each in ended]
+        found = store.breaks.of_checks([each.id for each in ended], dates, also)
+
+        def belongs(one: StoredBreak, check: EndedCheck) -> bool:
+            asked = one.id in also and one.business_date == check.business_date
+            return asked or check.id in (one.seen_by_id, one.closed_by_id)
+
+        reports = [DateReport(each, tuple(one for one in found if belongs(one, each))) for each in ended]
         return TryReport(
             what=self.what,
             run_id=self._identity.run_id,
             own=next(each for each in reports if each.check.business_date == self.business_date),
             earlier=tuple(each for each in reports if each.check.business_date != self.business_date),
             ledger=self._task.ledger_conn_id,
+            names=self._names,
         )
+
+    @property
+    def database(self) -> LedgerDatabase:
+        """The ledger's, open."""
+        self._opened()
+        if self._database is None:
+            raise RuntimeError("the ledger is not open")
+        return self._database
+
+    @property
+    def actor(self) -> str:
+        """Who this try is, in words."""
+        return self._identity.describe()
 
     @property
     def what(self) -> str:
         """How messages call the work."""
-        task = self._task
+        return self._named(self.business_date)
+
+    def _named(self, day: date) -> str:
         cycle = f", cycle {self._cycle}" if self._cycle else ""
-        name = f"{task.key_namespace or task.dag_id} / {task.operation or task.task_id}"
-        return f"{name} of {self.business_date}{cycle}"
+        return f"{' / '.join(self._names)} of {day}{cycle}"
+
+    @property
+    def _names(self) -> tuple[str, str]:
+        task = self._task
+        return task.key_namespace or task.dag_id, task.operation or task.task_id
 
     @property
     def business_date(self) -> date:

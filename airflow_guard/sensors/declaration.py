@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.errors import ConfigurationError, NotAvailableYet
+from airflow_guard.core.effects import ASK_TIMEOUT, check_ask_timeout
+from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.reconciliation.names import is_template
 from airflow_guard.core.reconciliation.rules import Rules
@@ -15,11 +16,12 @@ from airflow_guard.core.reconciliation.sides import Side
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from datetime import timedelta
 
 DEFAULT_RECHECK_DAYS = 3
 """Long enough for a Monday to look at the Friday before."""
 _BOUND_DATE = re.compile(r"(?<![:\\\w]):business_date\b")
-_WORDS = ("fail", "warn")
+_WORDS = ("fail", "warn", "ask")
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,14 @@ class SensorSpec:
     """The rules of one reconciliation task.
 
     :param recheck_days: how many earlier dates to look at again, ``None``: as the sides allow.
+    :param ask_timeout: how long a question is open.
     """
 
     rules: Rules
     settle_pokes: int
     recheck_days: int | None
     on_break: str
+    ask_timeout: timedelta = ASK_TIMEOUT
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> SensorSpec:
@@ -54,14 +58,15 @@ class SensorSpec:
                 recheckable(source, target, recheck_days)
         _whole("settle_pokes", values["settle_pokes"], 1)
         on_break = values["on_break"]
-        if on_break == "ask":
-            raise NotAvailableYet(
-                'on_break="ask" (a person accepts the break in the Airflow UI) is not in this version. Use '
-                'on_break="fail", and explain the break in the ledger.'
-            )
         if on_break not in _WORDS:
-            raise ConfigurationError(f'on_break={on_break!r}: use "fail" or "warn".')
-        return SensorSpec(rules, values["settle_pokes"], recheck_days, on_break)
+            raise ConfigurationError(f'on_break={on_break!r}: use "fail", "warn" or "ask".')
+        ask_timeout = values.get("ask_timeout")
+        if ask_timeout is not None and on_break != "ask":
+            raise ConfigurationError('ask_timeout=… has no meaning without on_break="ask".')
+        open_for = (
+            ASK_TIMEOUT if ask_timeout is None else check_ask_timeout("ReconciliationSensor", ask_timeout)
+        )
+        return SensorSpec(rules, values["settle_pokes"], recheck_days, on_break, open_for)
 
 
 def check_sensor_words(**words: Any) -> None:

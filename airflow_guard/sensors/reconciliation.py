@@ -22,8 +22,11 @@ from airflow_guard.hooks.metrics import count
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.business_date import RendersBusinessDate
 from airflow_guard.operators.failures import GuardTimeout, as_airflow
+from airflow_guard.operators.links import GuardLink
+from airflow_guard.sensors.asking import BreakDesk, why_not_asked
 from airflow_guard.sensors.check_try import CheckTry
 from airflow_guard.sensors.declaration import SensorSpec, check_names, check_sensor_words
+from airflow_guard.triggers import SHORTEST_DEFERRAL_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.dates import BusinessDateRule, RunFacts
     from airflow_guard.core.reconciliation.rules import DecimalLike
     from airflow_guard.core.reconciliation.sides import Side
+    from airflow_guard.sensors.asking import AskedBreaks
     from airflow_guard.sensors.report import TryReport
 
 _BACKSTOP = timedelta(minutes=15)
@@ -74,7 +78,9 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
     :param max_breaks: how many breaks are named. Default 1,000.
     :param settle_pokes: how often in a row the same difference must be seen. Default 3.
     :param recheck_days: how many earlier dates to look at again. Default 3 if both sides name ``:business_date``.
-    :param on_break: ``"fail"`` (default) or ``"warn"``.
+    :param on_break: ``"fail"`` (default), ``"warn"``, or ``"ask"``: a person accepts the breaks in the Airflow UI, with
+        a reason, or lets the task fail.
+    :param ask_timeout: how long the question is open with ``on_break="ask"``. Default 24 hours; then the task fails.
     :param operation: by which breaks are found again; by default the task's id. A fixed text.
     :param key_namespace: by default the DAG's id. A fixed text.
     :param business_date: as ``IdempotentOperator`` has it. Default: the run's own date.
@@ -85,6 +91,7 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
     :raises ConfigurationError: when the DAG is parsed, for what cannot work.
     """
 
+    operator_extra_links = (GuardLink(),)
     template_fields: Sequence[str] = ("business_date", "cycle", "source", "target")
     template_fields_renderers: ClassVar[dict[str, str]] = {"source": "py", "target": "py"}
     shallow_copy_attrs: Sequence[str] = ("business_date", "source", "target", "sensor_spec")
@@ -106,6 +113,7 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
         settle_pokes: int = 3,
         recheck_days: int | None = None,
         on_break: str = "fail",
+        ask_timeout: timedelta | None = None,
         operation: str | None = None,
         key_namespace: str | None = None,
         business_date: str | date | BusinessDateRule | Callable[[RunFacts], Any] | XComArg | None = None,
@@ -194,6 +202,10 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
         del event
         return self._run(context, datetime.fromisoformat(began_at) if began_at else None)
 
+    def execute_answered(self, context: Context, event: dict[str, Any], asked: AskedBreaks) -> Any:
+        """Go on with the answer of a person, or without one."""
+        return self._run(context, None, (event, asked))
+
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         """Go on after a deferral.
 
@@ -210,17 +222,39 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
         """Stop waiting."""
         self._stopped = True
 
-    def _run(self, context: Context, began_at: datetime | None) -> Any:
+    def _run(
+        self,
+        context: Context,
+        began_at: datetime | None,
+        answer: tuple[dict[str, Any], AskedBreaks] | None = None,
+    ) -> Any:
         try:
             with CheckTry(self, context, began_at) as attempt:
+                desk = BreakDesk(self, attempt, context)
+                if answer is not None:
+                    desk.settle(*answer)
                 while not attempt.look():
                     self._wait(attempt)
-                report = attempt.report()
+                asked = [int(number) for number, _ in answer[1]["breaks"]] if answer is not None else []
+                report = attempt.report(asked)
+                if answer is None:
+                    self._ask(desk, report)
             return self._outcome(context, report)
         except NeverCompared as error:
             self._time_over(error)
         except GuardError as error:
             raise as_airflow(error) from error
+
+    def _ask(self, desk: BreakDesk, report: TryReport) -> None:
+        failure = report.failure() if self.sensor_spec.on_break == "ask" else None
+        if failure is None:
+            return
+        why_not = why_not_asked(report, failure)
+        if why_not is None:
+            self.log.info("%s\n%s", report.what, report.text())
+            desk.ask(report)
+        else:
+            self.log.warning("Nobody is asked about it: %s.", why_not)
 
     def _time_over(self, error: NeverCompared) -> None:
         if self.soft_fail:
@@ -264,14 +298,15 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
         interval = self._get_next_poke_interval(attempt.began_at, lambda: attempt.elapsed_s, attempt.pokes)
         wait_s = max(min(interval, attempt.left_s), 0.0)
         until = datetime.now(UTC) + timedelta(seconds=wait_s)
-        if self.deferrable:
+        away = wait_s >= SHORTEST_DEFERRAL_S
+        if self.deferrable and away:
             self.defer(
                 trigger=DateTimeTrigger(moment=until),
                 method_name="execute_complete",
                 kwargs={"began_at": attempt.began_at.isoformat()},
                 timeout=timedelta(seconds=wait_s) + _BACKSTOP,
             )
-        if self.reschedule:
+        if self.reschedule and away:
             raise AirflowRescheduleException(until)  # type: ignore[no-untyped-call]
         end = time.monotonic() + wait_s
         while (left := end - time.monotonic()) > 0 and not self._stopped:

@@ -13,12 +13,13 @@ from rich.table import Table
 from airflow_guard.airflow_compat import sql_check_result
 from airflow_guard.core.check_report import group_text
 from airflow_guard.core.checks import BreakState, CheckOutcome, printable
+from airflow_guard.core.commands import breaks_command
 from airflow_guard.core.errors import BothEmpty, BreaksFound, GuardError, NeverCompared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from airflow_guard.store.breaks import StoredBreak
+    from airflow_guard.store.break_rows import StoredBreak
     from airflow_guard.store.reconciliations import EndedCheck
 
 SAMPLE = 20
@@ -76,6 +77,7 @@ class TryReport:
     """What came of a try: of its own date, and of earlier dates that it looked at again.
 
     :param what: operation and date, to begin messages with.
+    :param names: ``key_namespace`` and ``operation``.
     :param run_id: the run: breaks of earlier dates fail the run that finds them, and no later one.
     """
 
@@ -84,6 +86,14 @@ class TryReport:
     own: DateReport
     earlier: tuple[DateReport, ...] = ()
     ledger: str | None = None
+    names: tuple[str, str] = ("", "")
+
+    @property
+    def command(self) -> str:
+        """The command line that lists the breaks."""
+        namespace, operation = self.names
+        day = self.own.check.business_date.isoformat()
+        return breaks_command(namespace, day, operation=operation, ledger=self.ledger)
 
     @property
     def dates(self) -> tuple[DateReport, ...]:
@@ -95,21 +105,26 @@ class TryReport:
         """Whether the timeout ended it: the difference still changed, or a side could not be read."""
         return any(not each.check.settled and not each.accepted for each in self.dates)
 
+    @property
+    def broken(self) -> list[DateReport]:
+        """The dates whose breaks fail the task, the own one first."""
+        broken = [] if self.own.accepted else [self.own]
+        return broken + [each for each in self.earlier if not each.accepted and self._is_news(each)]
+
     def failure(self) -> GuardError | None:
         """Return the error that ends the task, ``None`` if it succeeds."""
         never = [each for each in self.dates if each.check.outcome is CheckOutcome.FAILED]
         if never:
             return NeverCompared("\n".join([f"{self.what}: not compared.", *map(_never, never)]))
-        broken = [] if self.own.accepted else [self.own]
-        broken += [each for each in self.earlier if not each.accepted and self._is_news(each)]
+        broken = self.broken
         if not broken:
             return None
         empty = all(each.check.outcome is CheckOutcome.EMPTY for each in broken)
         lines = [f"{self.what}: {'nothing on either side' if empty else 'breaks'}."]
         lines += [line for each in broken for line in self._broken(each)]
         lines.append(
-            "All breaks are in guard_break. Correct the side that is wrong and clear the task: what is gone is closed. "
-            "A break that is right as it is can be explained there, with a reason."
+            "Correct the side that is wrong and clear the task: what is gone is closed. All breaks, and how to accept one "
+            f"that is right as it is (--explain): {self.command}"
         )
         return (BothEmpty if empty else BreaksFound)("\n".join(lines))
 
@@ -258,7 +273,7 @@ def _breaks_table(date: DateReport) -> Table:
         table.add_row(
             found.break_type,
             group_text(found.group),
-            printable(found.document or ""),
+            printable(found.name or ""),
             found.field or "",
             _value(found.source_value, found.source_records),
             _value(found.target_value, found.target_records),

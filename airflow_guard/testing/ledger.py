@@ -135,7 +135,7 @@ class TestLedger:
         and ``receiver_remembers`` count on. The append-only events keep their times."""
         tables = self._database.tables
         with self._database.engine.begin() as connection:
-            for table in (tables.execution, tables.lease, tables.task_run, tables.rerun):
+            for table in (tables.execution, tables.lease, tables.task_run, tables.rerun, tables.fail_over):
                 _age(connection, table, length)
 
     def row(
@@ -268,7 +268,7 @@ class TestLedger:
 
 def _age(connection: sa.Connection, table: sa.Table, length: timedelta) -> None:
     keys = list(table.primary_key.columns)
-    instants = [column for column in table.columns if column.name.endswith("_at")]
+    instants = [column for column in table.columns if isinstance(column.type, sa.DateTime)]
     for row in connection.execute(sa.select(*keys, *instants)).mappings().all():
         earlier = {column.name: row[column.name] - length for column in instants if row[column.name]}
         same = sa.and_(*(key == row[key.name] for key in keys))

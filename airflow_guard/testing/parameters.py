@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import date, datetime, timedelta
 
-    from airflow_guard.execution.run import Listing
+    from airflow_guard.execution.session import Listing
 
 
 class Parameters(TypedDict, total=False):

@@ -51,6 +51,7 @@ class LedgerTrigger(BaseTrigger):
     :param task_run_id: of the try that waits.
     :param deadline_at: when to give up, ISO 8601 with offset.
     :param poll_interval_s: seconds between two looks.
+    :param first_pause_s: seconds before the first look.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class LedgerTrigger(BaseTrigger):
         task_run_id: int,
         deadline_at: str,
         poll_interval_s: float,
+        first_pause_s: float = 0.0,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ledger_conn_id = ledger_conn_id
@@ -70,6 +72,7 @@ class LedgerTrigger(BaseTrigger):
         self.task_run_id = task_run_id
         self.deadline_at = deadline_at
         self.poll_interval_s = poll_interval_s
+        self.first_pause_s = first_pause_s
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         """Return the trigger as Airflow stores it: small plain values, and no secret."""
@@ -82,6 +85,7 @@ class LedgerTrigger(BaseTrigger):
                 "task_run_id": self.task_run_id,
                 "deadline_at": self.deadline_at,
                 "poll_interval_s": self.poll_interval_s,
+                "first_pause_s": self.first_pause_s,
             },
         )
 
@@ -89,6 +93,7 @@ class LedgerTrigger(BaseTrigger):
         """Look at the ledger until the keys are free or the deadline has come."""
         deadline = datetime.fromisoformat(self.deadline_at)
         ledger: Ledger | None = None
+        await asyncio.sleep(self.first_pause_s)
         while True:
             error = None
             try:
