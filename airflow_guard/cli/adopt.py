@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from airflow_guard.cli import keys, output
-from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.ledgers import open_ledger, source_engine
 from airflow_guard.core.decisions import check_words
-from airflow_guard.core.errors import ConfigurationError, ResolutionError
-from airflow_guard.store import adoption, history, listing
+from airflow_guard.core.errors import ResolutionError
+from airflow_guard.store import adoption, history
 
 if TYPE_CHECKING:
     import argparse
@@ -27,7 +27,7 @@ def run(given: argparse.Namespace) -> None:
     _check(given)
     actor, reason = check_words(keys.actor_of(given), given.reason or "")
     with open_ledger(given) as opened:
-        deployment = _deployment(given, opened)
+        deployment = given.deployment or adoption.deployment_of(opened.ledger, opened.deployment)
         operation = adoption.Operation(
             given.namespace, given.operation, given.once_per, given.cycle or "", deployment
         )
@@ -47,19 +47,6 @@ def _check(given: argparse.Namespace) -> None:
         raise UsageError("give --conn-id or --source-url")
     if len(given.delimiter) != 1:
         raise UsageError("--delimiter is one character")
-
-
-def _deployment(given: argparse.Namespace, opened: Opened) -> str:
-    """Return whose history it is; refuse to guess, since a row of another deployment is never replayed."""
-    if given.deployment:
-        return str(given.deployment)
-    others = listing.other_deployments(opened.ledger, opened.deployment)
-    if others:
-        raise ConfigurationError(
-            f"This ledger knows the deployments {', '.join(others)}, but not {opened.deployment!r}, which is "
-            "configured here. Say with --deployment whose history it is."
-        )
-    return opened.deployment
 
 
 @contextmanager

@@ -6,12 +6,14 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.cli.definitions import COMMANDS, GROUP_HELP, Command
+from airflow_guard.cli.definitions import COMMANDS, GROUP_HELP
 
 if TYPE_CHECKING:
     import argparse
 
     from airflow.cli.cli_config import ActionCommand, GroupCommand
+
+    from airflow_guard.cli.arguments import Command
 
 
 def get_cli_commands() -> list[GroupCommand]:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.cli import output
-from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.ledgers import open_ledger
 from airflow_guard.core.audit import Audit, DagFacts, GuardFacts, Severity, SideEffect, TaskFacts, audit
 from airflow_guard.core.errors import ResolutionError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from airflow_guard.cli import keys, output
-from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.ledgers import open_ledger
 from airflow_guard.core.csv_cells import safe_cell
 from airflow_guard.core.errors import ResolutionError
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Iterator, Sequence
 
+    from airflow_guard.core.monitoring import KeyRow
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.listing import KeyView
 
 _COLUMNS = (
     "business_date", "cycle", "key_namespace", "operation", "document", "situation", "state", "phase", "follow_up",
@@ -71,13 +71,13 @@ def _write(file: TextIO, columns: Sequence[str], rows: Iterable[Sequence[Any]]) 
     return count
 
 
-def _views(ledger: Ledger, selection: Selection) -> Iterator[KeyView]:
+def _views(ledger: Ledger, selection: Selection) -> Iterator[KeyRow]:
     """Yield keys, one business date in memory at a time."""
     for day in export.dates(ledger, selection):
         yield from listing.keys(ledger, export.of_day(selection, day)).keys
 
 
-def _row(view: KeyView) -> list[Any]:
+def _row(view: KeyRow) -> list[Any]:
     facts = keys.full(view)
     run: dict[str, Any] = facts["last_run"] or {}
     facts |= {name: run.get(name) for name in _RUN}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.output import age, instant
 from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.dates import parse_business_date
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from datetime import date, datetime
 
     from airflow_guard.core.guard import TaskIdentity
+    from airflow_guard.core.monitoring import KeyRow
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.listing import KeyView
 
 SHORT_KEY = 10
 STYLES = {
@@ -65,7 +65,7 @@ def date_of(text: str) -> date:
     return parse_business_date(text, source="DATE")
 
 
-def one_key(ledger: Ledger, prefix: str) -> KeyView:
+def one_key(ledger: Ledger, prefix: str) -> KeyRow:
     """Return the key that begins so.
 
     :raises ResolutionError: there is none, or several do.
@@ -91,7 +91,7 @@ def documents_of(given: Sequence[str]) -> list[str]:
     return [normalise_document(document) for document in given]
 
 
-def commands_for(view: KeyView, ledger: str | None) -> dict[str, str]:
+def commands_for(view: KeyRow, ledger: str | None) -> dict[str, str]:
     """Return the command lines that settle a key, by what each says; empty if there is nothing to settle."""
     return {
         _WORDS[decision]: resolve_command(view.row.key_hash, decision=decision, ledger=ledger)
@@ -99,7 +99,7 @@ def commands_for(view: KeyView, ledger: str | None) -> dict[str, str]:
     }
 
 
-def short(view: KeyView) -> dict[str, Any]:
+def short(view: KeyRow) -> dict[str, Any]:
     """Return a key as a row of a table for people: what may be cut comes last, the key fit to be typed."""
     row = view.row
     run = row.last_run
@@ -117,7 +117,7 @@ def short(view: KeyView) -> dict[str, Any]:
     }
 
 
-def full(view: KeyView) -> dict[str, Any]:
+def full(view: KeyRow) -> dict[str, Any]:
     """Return a key as an object for programs: everything, nothing abbreviated."""
     row = view.row
     return {
@@ -152,7 +152,7 @@ def full(view: KeyView) -> dict[str, Any]:
     }
 
 
-def facts(view: KeyView, batch_documents: int = 0) -> dict[str, str | None]:
+def facts(view: KeyRow, batch_documents: int = 0) -> dict[str, str | None]:
     """Return what a person needs to decide: when, by which run, what is known."""
     row = view.row
     given, batch = " (what the receiver was given)", None
@@ -182,7 +182,7 @@ def facts(view: KeyView, batch_documents: int = 0) -> dict[str, str | None]:
     }
 
 
-def _outcome(view: KeyView) -> str | None:
+def _outcome(view: KeyRow) -> str | None:
     return view.row.result if view.situation is Situation.DONE and view.row.result else view.row.error
 
 

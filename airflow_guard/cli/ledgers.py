@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -69,6 +70,7 @@ def _opened(given: argparse.Namespace) -> Opened:
     from airflow_guard.hooks.ledger import ledger_of
 
     connection, settings = _connection(given)
+    _check_file(connection)
     return Opened(ledger_of(connection, settings), given.ledger, settings.deployment)
 
 
@@ -135,7 +137,10 @@ def database_at(url: str, tables: Tables, *, create: bool) -> LedgerDatabase:
         raise ConfigurationError(f"{without_password(url)} is no database URL.") from None
     parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
     if parsed.get_backend_name() == "sqlite" and not create and not Path(parsed.database or "").is_file():
-        raise LedgerNotConfigured(f"There is no SQLite file {parsed.database!r}.")
+        raise LedgerNotConfigured(
+            f"There is no SQLite file {parsed.database!r}. Correct the path, or make a ledger there: airflow-guard migrate "
+            f"--ledger {shlex.quote(url)}"
+        )
     try:
         return LedgerDatabase(parsed, tables=tables)
     except sa.exc.NoSuchModuleError as error:
@@ -180,7 +185,26 @@ def _connection(given: argparse.Namespace) -> tuple[Connection, GuardSettings]:
     from airflow_guard.hooks.ledger import ledger_conn_id
 
     settings = _settings(given)
+    if not (given.ledger or settings.ledger_conn_id):
+        raise LedgerNotConfigured(
+            "No ledger is named: give --ledger with an Airflow connection or a URL (--ledger core_banking, --ledger "
+            "postgresql://user@host/db), or set ledger_conn_id in section [airflow_guard] of airflow.cfg."
+        )
     return _find(ledger_conn_id(given.ledger, settings)), settings
+
+
+def _check_file(connection: Connection) -> None:
+    """Refuse a SQLite file that is not there: a task makes it at its first use, but who looks has misspelt it."""
+    if connection.conn_type != "sqlite":
+        return
+    from airflow_guard.hooks.connections import database_of
+
+    path = database_of(connection).url.database or ""
+    if not Path(path).is_file():
+        raise LedgerNotConfigured(
+            f"There is no SQLite file {path!r}, which connection {connection.conn_id!r} names. Correct it, or make a ledger "
+            f"there: airflow-guard migrate --ledger {connection.conn_id}"
+        )
 
 
 def _find(conn_id: str) -> Connection:

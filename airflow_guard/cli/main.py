@@ -8,9 +8,10 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.cli.definitions import COMMANDS, Command, UsageError
+from airflow_guard.cli.arguments import Command, UsageError
+from airflow_guard.cli.definitions import COMMANDS
 from airflow_guard.core.commands import PROGRAM
-from airflow_guard.core.errors import GuardError, NotAvailableYet
+from airflow_guard.core.errors import GuardError
 from airflow_guard.version import __version__
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def execute(command: Command, given: argparse.Namespace) -> int:
         code = getattr(import_module(module), name)(given)
         sys.stdout.flush()
         return int(code or DONE)
-    except (UsageError, NotAvailableYet) as error:
+    except UsageError as error:
         return _complain(f"{PROGRAM} {command.name}: {error}", USAGE)
     except GuardError as error:
         return _complain(f"{type(error).__name__}: {error}", REFUSED)

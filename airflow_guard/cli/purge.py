@@ -8,7 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from airflow_guard.cli import keys, output
-from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.ledgers import open_ledger
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
@@ -44,17 +44,12 @@ def _until(given: argparse.Namespace) -> date:
         raise UsageError("give --until DATE or --older-than DAYS (730d)")
     if given.batch < 1:
         raise UsageError("--batch must be at least 1")
-    today = datetime.now(UTC).date()
     if given.until:
-        until = keys.date_of(given.until)
-    else:
-        found = _AGE.fullmatch(given.older_than.strip().lower())
-        if found is None:
-            raise UsageError(f"--older-than {given.older_than}: days, such as 730d")
-        until = today - timedelta(days=int(found[1]) + 1)
-    if until >= today:
-        raise UsageError(f"{until} is not over yet: what is purged can never be executed")
-    return until
+        return keys.date_of(given.until)
+    found = _AGE.fullmatch(given.older_than.strip().lower())
+    if found is None:
+        raise UsageError(f"--older-than {given.older_than}: days, such as 730d")
+    return datetime.now(UTC).date() - timedelta(days=int(found[1]) + 1)
 
 
 def _confirm(planned: Sequence[Purged], until: date) -> None:

@@ -40,7 +40,3 @@ def _print(done: Renamed, given: argparse.Namespace) -> None:
         return
     output.say(f"{old} → {new}: {done.count:,} keys{counted} moved")
     output.say(f"Tasks that still say {old} meet the same keys through an alias.")
-    if not done.count:
-        output.say(
-            "There were no keys under the old name: is it spelt as the ledger has it? (airflow-guard show)"
-        )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_guard.cli import keys, output
-from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli import keys, output, withdrawal
+from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.ledgers import open_ledger
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
@@ -19,9 +19,9 @@ from airflow_guard.store.reruns import settle_reversal
 if TYPE_CHECKING:
     import argparse
 
+    from airflow_guard.core.monitoring import KeyRow
     from airflow_guard.core.rerun_plan import RerunPlan
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.listing import KeyView
 
 _DRY = "Dry run: nothing was authorised."
 
@@ -31,6 +31,9 @@ def run(given: argparse.Namespace) -> None:
     _check(given)
     actor, reason = check_words(keys.actor_of(given), given.reason or "")
     with open_ledger(given) as opened:
+        if given.withdraw:
+            withdrawal.run(opened.ledger, given, actor, reason)
+            return
         if given.reversal_happened or given.reversal_did_not_happen:
             _settle(opened.ledger, given, actor, reason)
             return
@@ -41,6 +44,11 @@ def run(given: argparse.Namespace) -> None:
 def _check(given: argparse.Namespace) -> None:
     if given.reversal_happened and given.reversal_did_not_happen:
         raise UsageError("say --reversal-happened or --reversal-did-not-happen")
+    if given.withdraw:
+        withdrawal.check(given)
+        return
+    if given.all:
+        raise UsageError("--all belongs to --withdraw")
     if given.reversal_happened or given.reversal_did_not_happen:
         if len(given.key) != 1 or given.dag or given.dry_run:
             raise UsageError("a reversal is that of one --key")
@@ -65,7 +73,7 @@ def _authorise(ledger: Ledger, given: argparse.Namespace, request: Request) -> N
     _print(done, views, given, dry_run=False)
 
 
-def _selected(ledger: Ledger, given: argparse.Namespace) -> tuple[list[KeyView], dict[str, int]]:
+def _selected(ledger: Ledger, given: argparse.Namespace) -> tuple[list[KeyRow], dict[str, int]]:
     if given.key:
         found = {view.row.key_hash: view for view in (keys.one_key(ledger, key) for key in given.key)}
         return list(found.values()), {}
@@ -117,7 +125,7 @@ def _confirm(planned: RerunPlan) -> None:
         raise ResolutionError("Not confirmed. Nothing was authorised.")
 
 
-def _print(plan: RerunPlan, views: list[KeyView], given: argparse.Namespace, *, dry_run: bool) -> None:
+def _print(plan: RerunPlan, views: list[KeyRow], given: argparse.Namespace, *, dry_run: bool) -> None:
     commands = plan.commands()
     if given.output in ("json", "yaml"):
         output.record(

@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_guard.cli import keys, output
-from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.ledgers import open_ledger
 from airflow_guard.core.commands import show_day_command
 from airflow_guard.core.decisions import CONSEQUENCES, DECISIONS_OF, Decision, Situation, check_words
@@ -18,19 +18,12 @@ from airflow_guard.store import listing, resolution
 if TYPE_CHECKING:
     import argparse
 
+    from airflow_guard.core.monitoring import KeyRow
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.listing import KeyView
     from airflow_guard.store.resolution import Settled
 
 MANY = 100_000
 _SHOWN = 20
-_MEANING = {
-    Decision.HAPPENED: "It counts as done and is never executed again. No result is stored for it.",
-    Decision.DID_NOT_HAPPEN: "The next run executes it. If it did happen after all, it happens twice.",
-    Decision.WAIVE: "It counts as completed, without an effect of this task.",
-    Decision.SEND_AGAIN: "The next run executes it again.",
-    Decision.FOLLOWED_UP: "The task no longer fails for it. The effect is not repeated.",
-}
 
 
 def run(given: argparse.Namespace) -> None:
@@ -69,7 +62,7 @@ def _decision(given: argparse.Namespace) -> Decision:
     return chosen[0]
 
 
-def _selected(ledger: Ledger, given: argparse.Namespace, decision: Decision) -> list[KeyView]:
+def _selected(ledger: Ledger, given: argparse.Namespace, decision: Decision) -> list[KeyRow]:
     if given.key:
         if given.dag or given.all:
             raise UsageError("give either --key, or DAG DATE OPERATION DOCUMENT…")
@@ -101,7 +94,7 @@ def _selected(ledger: Ledger, given: argparse.Namespace, decision: Decision) -> 
     return found
 
 
-def _check_found(found: list[KeyView], documents: list[str | None], given: argparse.Namespace) -> None:
+def _check_found(found: list[KeyRow], documents: list[str | None], given: argparse.Namespace) -> None:
     where = f"{given.dag} / {given.operation} / {given.date}"
     have = [view.row.document for view in found]
     missing = [document for document in documents if document not in have]
@@ -118,7 +111,7 @@ def _check_found(found: list[KeyView], documents: list[str | None], given: argpa
         )
 
 
-def _check_attempt(views: list[KeyView], given: argparse.Namespace) -> None:
+def _check_attempt(views: list[KeyRow], given: argparse.Namespace) -> None:
     for view in views:
         row = view.row
         if given.attempt is not None and row.attempt != given.attempt:
@@ -132,7 +125,7 @@ def _check_attempt(views: list[KeyView], given: argparse.Namespace) -> None:
             )
 
 
-def _confirm(views: list[KeyView], planned: list[Settled], decision: Decision) -> None:
+def _confirm(views: list[KeyRow], planned: list[Settled], decision: Decision) -> None:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ResolutionError("This is no terminal, so nobody can be asked. Give --yes. Nothing was changed.")
     batches = {settled.batch_id for settled in planned if settled.batch_id}
@@ -149,7 +142,9 @@ def _confirm(views: list[KeyView], planned: list[Settled], decision: Decision) -
             f"{along:,} more documents of {'the same batch' if len(batches) == 1 else 'these batches'} go "
             "with it."
         )
-    output.say(f"{decision.option.removeprefix('--').replace('-', ' ')}: {_MEANING[decision]}", "bold")
+    output.say(
+        f"{decision.option.removeprefix('--').replace('-', ' ')}: {CONSEQUENCES[decision].meaning}", "bold"
+    )
     what = "this key" if len(planned) == 1 else f"these {len(planned):,} keys"
     answer = input(f"Record that for {what}? [yes/no] ")
     if answer.strip().lower() not in ("y", "yes"):

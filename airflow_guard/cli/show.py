@@ -5,17 +5,25 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.cli import keys, output
-from airflow_guard.cli.definitions import UsageError
+from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.ledgers import open_ledger
 from airflow_guard.core.decisions import Situation, explanation
+from airflow_guard.core.near_names import meant
 from airflow_guard.store import listing
+from airflow_guard.store.monitoring.monitor import Monitor
+from airflow_guard.store.names import known_dags, known_names
 
 if TYPE_CHECKING:
     import argparse
 
+    import sqlalchemy as sa
+
     from airflow_guard.cli.ledgers import Opened
-    from airflow_guard.store.aliases import Alias
-    from airflow_guard.store.listing import EventView, Life, Selection
+    from airflow_guard.core.monitoring import AuditEntry, KeyLife, Renaming
+    from airflow_guard.store.listing import Selection
+
+
+_LIMIT_S = 60.0
 
 
 def run(given: argparse.Namespace) -> None:
@@ -27,7 +35,11 @@ def run(given: argparse.Namespace) -> None:
             )
         with open_ledger(given) as opened:
             ledger = opened.ledger
-            _lives([listing.life(ledger, keys.one_key(ledger, key)) for key in given.key], given, opened)
+            views = [keys.one_key(ledger, key) for key in given.key]
+            lives = [
+                Monitor(ledger, limit_s=_LIMIT_S).key(view.key_date, view.key_hash, None) for view in views
+            ]
+            _lives([life for life in lives if life is not None], given, opened)
         return
     if given.limit < 1:
         raise UsageError("--limit must be at least 1")
@@ -55,7 +67,7 @@ def _list(opened: Opened, selection: Selection, form: str) -> None:
     elif form == "plain":
         output.records([keys.short(view) | {"key": view.row.key_hash} for view in found.keys], form)
     elif not found.keys:
-        output.say("The ledger has no such keys.")
+        output.say(f"The ledger has no such keys.{_hint(opened, selection)}")
     else:
         rows = [keys.short(view) for view in found.keys]
         shared = [name for name in ("operation", "date") if len({row[name] for row in rows}) == 1]
@@ -71,6 +83,24 @@ def _list(opened: Opened, selection: Selection, form: str) -> None:
         )
 
 
+def _hint(opened: Opened, selection: Selection) -> str:
+    """Return what may have been meant, if the DAG or the operation is not known at all."""
+    tables = opened.ledger.database.tables
+
+    def read(connection: sa.Connection) -> str:
+        if selection.dag is not None:
+            dags = known_dags(connection, tables)
+            if selection.dag not in dags:
+                return f" It knows no DAG {selection.dag}.{meant(selection.dag, dags, all_if_none=True)}"
+        if selection.operation is not None:
+            operations = {operation for _, operation in known_names(connection, tables)}
+            if selection.operation not in operations:
+                return f" It knows no operation {selection.operation}.{meant(selection.operation, operations, all_if_none=True)}"
+        return ""
+
+    return opened.ledger.database.read(read)
+
+
 def _sum_up(opened: Opened, selection: Selection, found: listing.Listing) -> None:
     if selection.business_date is not None:
         counted = listing.counts(opened.ledger, selection)
@@ -80,7 +110,7 @@ def _sum_up(opened: Opened, selection: Selection, found: listing.Listing) -> Non
         output.say(f"To see how one is settled: airflow-guard show{ledger} --key KEY")
 
 
-def _lives(lives: list[Life], given: argparse.Namespace, opened: Opened) -> None:
+def _lives(lives: list[KeyLife], given: argparse.Namespace, opened: Opened) -> None:
     if given.output in ("json", "yaml"):
         output.records([_life(life, opened.name) for life in lives], given.output)
         return
@@ -90,11 +120,11 @@ def _lives(lives: list[Life], given: argparse.Namespace, opened: Opened) -> None
         _tell(life, opened.name)
 
 
-def _life(life: Life, ledger: str | None) -> dict[str, Any]:
+def _life(life: KeyLife, ledger: str | None) -> dict[str, Any]:
     return keys.full(life.key) | {
         "batch_documents": life.batch_documents,
         "renamed": [
-            {"from": " / ".join(alias.old), "to": " / ".join(alias.new), "at": str(alias.created_at),
+            {"from": " / ".join(alias.old), "to": " / ".join(alias.new), "at": str(alias.at),
              "actor": alias.actor, "reason": alias.reason}
             for alias in life.renames
         ],
@@ -104,7 +134,7 @@ def _life(life: Life, ledger: str | None) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _event(event: EventView) -> dict[str, Any]:
+def _event(event: AuditEntry) -> dict[str, Any]:
     return {
         "at": None if event.at is None else event.at.isoformat(),
         "kind": event.kind,
@@ -118,7 +148,7 @@ def _event(event: EventView) -> dict[str, Any]:
     }
 
 
-def _tell(life: Life, ledger: str | None) -> None:
+def _tell(life: KeyLife, ledger: str | None) -> None:
     view = life.key
     output.say(view.text, "bold")
     output.say(f"{view.situation}. {explanation(view.situation)}", keys.STYLES[view.situation])
@@ -132,7 +162,7 @@ def _tell(life: Life, ledger: str | None) -> None:
         output.command_lines(commands)
 
 
-def _history(life: Life) -> None:
+def _history(life: KeyLife) -> None:
     if not (life.events or life.renames):
         return
     output.say()
@@ -140,7 +170,7 @@ def _history(life: Life) -> None:
     output.block(
         [
             (
-                str(output.instant(alias.created_at)),
+                str(output.instant(alias.at)),
                 f"renamed {_from_to(alias)} by {alias.actor}: {alias.reason}",
             )
             for alias in life.renames
@@ -149,11 +179,11 @@ def _history(life: Life) -> None:
     )
 
 
-def _from_to(alias: Alias) -> str:
+def _from_to(alias: Renaming) -> str:
     return f"{' / '.join(alias.old)} → {' / '.join(alias.new)}"
 
 
-def _sentence(event: EventView) -> str:
+def _sentence(event: AuditEntry) -> str:
     change = f", {event.from_state} → {event.to_state}" if event.from_state and event.to_state else ""
     attempt = f", attempt {event.attempt}" if event.attempt else ""
     return f"{event.kind.replace('_', ' ')}{change}{attempt}, by {event.actor}: {event.reason}"
