@@ -1,0 +1,76 @@
+"""One key, one break, one reconciliation, and what a search finds."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from starlette.responses import HTMLResponse
+
+from airflow_guard.core.results import decode_result, has_result
+from airflow_guard.plugins.page import NotThere, Page, business_date, page_of
+from airflow_guard.plugins.routes.asking import ask, ask_for_one
+
+router = APIRouter()
+
+_KEY_HEX = 32
+_LARGEST_ID = 2**63 - 1
+
+
+@router.get("/key")
+def key(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
+    """Show the life of a key."""
+    key_date, key_hash = business_date(page.text("date")), page.text("key")
+    if key_date is None or len(key_hash) != _KEY_HEX:
+        raise NotThere
+    readable = page.readable
+    life = ask_for_one(page, lambda ledger: ledger.key(key_date, key_hash, readable))
+    return page.render(
+        "key.html", life=life, key=life.key, result=_result(life.key.row.result), actor=page.caller.name,
+        editable=life.key.dag_id in page.caller.editable,
+    )  # fmt: skip
+
+
+@router.get("/break")
+def break_(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
+    """Show the life of a break."""
+    found = ask_for_one(page, lambda ledger: ledger.break_(_id(page), page.readable))
+    return page.render(
+        "break.html", life=found, row=found.row, editable=found.row.dag_id in page.caller.editable
+    )
+
+
+@router.get("/check")
+def check(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
+    """Show one reconciliation with its control totals."""
+    found = ask_for_one(page, lambda ledger: ledger.check(_id(page), page.readable))
+    return page.render("check.html", check=found)
+
+
+@router.get("/search")
+def search(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
+    """Show the keys of a document, a key or an idempotency key; a business date alone leads to its keys."""
+    text = page.text("q")
+    at = business_date(page.text("date")) or None
+    named = business_date(text)
+    readable = page.readable
+    found = None
+    if text and named is None:
+        found = ask(page, lambda ledger: ledger.find(text, readable, business_date=at))
+    return page.render("search.html", text=text, named=named, found=found, at=at)
+
+
+def _id(page: Page) -> int:
+    text = page.text("id")
+    if not (text.isascii() and text.isdigit()) or int(text) > _LARGEST_ID:
+        raise NotThere
+    return int(text)
+
+
+def _result(stored: str | None) -> str | None:
+    """Return a stored result as a person reads it; ``None`` if none is stored."""
+    if not has_result(stored):
+        return None
+    value: Any = decode_result(stored)
+    return json.dumps(value, ensure_ascii=False, indent=2)
