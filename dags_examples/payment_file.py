@@ -84,8 +84,9 @@ def payment_file():
         business_date=business_day("ECB", otherwise="skip"),  # no payments on TARGET2 holidays
         call_per="batch",
         batch_size=1000,
-        # A rename that hangs is given up by the server after minutes. Until then "not there" proves nothing.
-        side_effect=External(verify=arrived, settle_after=timedelta(minutes=30)),
+        # A rename that hangs is given up by the server after minutes. Until then "not there" proves nothing. Where the
+        # folder cannot tell at all, a person is asked in the Airflow UI, and the task goes on with the answer.
+        side_effect=External(verify=arrived, settle_after=timedelta(minutes=30), in_doubt="ask"),
         ledger_conn_id="core_banking",
     )
 

@@ -2,8 +2,8 @@
 
 Trigger it with the first and the last business date and a reason. ``preview`` tells which statements were posted when,
 by which run and with what result. Somebody else approves that in the Airflow UI. Then ``authorise`` lets each of them
-be posted once more, within 24 hours; its log has the backfill command that does it. ``on_rerun`` of the posting task
-reverses the first booking in the same transaction as the second.
+be posted once more, within 24 hours, if they still are what was approved; its log has the backfill command that does
+it. ``on_rerun`` of the posting task reverses the first booking in the same transaction as the second.
 
 It needs the connection ``core_banking`` (the business database, with the ledger in it).
 """
@@ -42,6 +42,7 @@ def rerun_month():
     authorise = GuardRerunOperator(
         task_id="authorise",
         approved_by="{{ ti.xcom_pull('four_eyes')['responded_by_user']['name'] }}",
+        previewed="{{ ti.xcom_pull('preview', key='digest') }}",
         **what,
     )
     preview >> four_eyes >> authorise

@@ -21,10 +21,11 @@ from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo import provocations, report, summary, tampering
+from airflow_guard.demo import open_matters, provocations, report, summary, tampering
 from airflow_guard.demo.offspring import end_marked
 from airflow_guard.demo.progress import Screen
 from airflow_guard.demo.scene import DAG, Scene, airflow_home
+from airflow_guard.demo.suppliers import PAID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -82,12 +83,22 @@ def _act(console: Console, scene: Scene, *, leave_running: bool) -> bool:
     """Do everything; return whether the outcome is as it must be."""
     done = provocations.post_january(scene)
     done += provocations.provoke(scene)
+    open_ = open_matters.begin(scene)
     done += provocations.run_again(scene)
+    done += open_matters.finish(scene, open_)
     found = tampering.reconcile_month(scene)
     with scene.screen.step("The books and the receivers are counted"):
         statements = [statement for day in scene.statements.values() for statement in day]
         printed = scene.statements[max(scene.statements)]
-        proof = summary.prove(scene.bank, statements, scene.notifications, scene.letters, printed)
+        proof = summary.prove(
+            scene.bank,
+            statements,
+            scene.notifications,
+            scene.letters,
+            printed,
+            payments=scene.payments,
+            paid=PAID,
+        )
         summary.write_summary(scene.folder / "summary.json", summary.summary_of(scene.bank, proof, found))
     ledger = scene.ledger_url if leave_running else None
     right = report.show(console, scene.bank, done, proof, scene.notifications, ledger=ledger, found=found)
@@ -100,7 +111,8 @@ def _act(console: Console, scene: Scene, *, leave_running: bool) -> bool:
 def _leave_running(console: Console, scene: Scene) -> None:
     airflow = scene.airflow
     console.print(
-        f"Airflow goes on until you press Ctrl-C: [bold]{airflow.address}/dags/{DAG}[/bold]", soft_wrap=True
+        f"Airflow goes on until you press Ctrl-C. What the ledger has to say: [bold]{airflow.address}/plugin/guard[/bold]",
+        soft_wrap=True,
     )
     console.print(f"user: [bold]{airflow.user}[/bold]   password: [bold]{airflow.password}[/bold]")
     try:

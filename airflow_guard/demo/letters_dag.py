@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from airflow_guard.demo.statements import Statement
 
 
+_A_DAY_S = 86_400
+"""The print shop answers when a letter is printed. That may take long, and nothing is repeated meanwhile."""
+
+
 def _statements_of(business_date: date) -> Iterator[Statement]:
     return read_statements(Path(Variable.get("statement_folder")), business_date)
 
@@ -41,7 +45,8 @@ def balance_letters() -> None:
     def print_letter(payload: Statement, idempotency_key: str) -> str:
         shop = Connection.get("print_shop")
         letter = {"statement_no": payload["statement_no"], "closing": payload["closing"]}
-        return ReceiverClient(f"http://{shop.host}:{shop.port}").notify(letter, idempotency_key)
+        client = ReceiverClient(f"http://{shop.host}:{shop.port}", timeout_s=_A_DAY_S)
+        return client.notify(letter, idempotency_key)
 
     print_letter(documents=_statements_of)  # type: ignore[call-arg]
 

@@ -20,7 +20,7 @@ import psutil  # type: ignore[import-untyped]
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Offspring", "end_marked", "is_running", "marked"]
+__all__ = ["Offspring", "carries", "end_marked", "is_running", "marked"]
 
 _MARK = "AIRFLOW_GUARD_OFFSPRING_OF"
 _PATIENCE_S = 20.0
@@ -91,6 +91,14 @@ class Offspring:
         if self._watcher.stdin is not None and not self._watcher.stdin.closed:
             self._watcher.stdin.close()
         self._watcher.wait()
+
+
+def carries(pid: int, mark: str) -> bool:
+    """Whether a process runs and carries a mark: it is one that an :class:`Offspring` has started, or a child of it."""
+    try:
+        return is_running(pid) and psutil.Process(pid).environ().get(_MARK) == mark
+    except (psutil.Error, OSError):
+        return False
 
 
 def marked(mark: str) -> list[psutil.Process]:

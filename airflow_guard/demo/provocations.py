@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from airflow_guard.demo.progress import Step
     from airflow_guard.demo.scene import Scene
 
-__all__ = ["Provocation", "post_january", "provoke", "run_again"]
+__all__ = ["Provocation", "post_january", "provoke", "run_again", "tries_of"]
 
 _ZONE = ZoneInfo("Europe/Berlin")
 _KILLED_POSTING, _TWO_AT_ONCE, _KILLED_NOTIFYING = date(2026, 1, 9), date(2026, 1, 15), date(2026, 1, 20)
@@ -44,7 +44,7 @@ class Provocation:
     :param title: what was done.
     :param remark: what came of it, in words.
     :param tries: ids in ``guard_task_run``.
-    :param replayed: how many statements must have been found done, ``None`` if that depends on the moment.
+    :param replayed: how many documents must have been found done, ``None`` if that depends on the moment.
     :param blocked: how many must have been held back, at least: otherwise the provocation did not hit.
     :param executed: how many must have been done by these tries.
     :param in_doubt: how many must be left in doubt.
@@ -127,21 +127,21 @@ def post_january(scene: Scene) -> list[Provocation]:
         Provocation(
             title="Process killed (kill -9) while posting",
             remark="the statement in hand was rolled back; the retry posted it",
-            tries=_tries(scene.bank, [month.run_ids[_KILLED_POSTING]], task_id="post", first_try=2),
+            tries=tries_of(scene.bank, [month.run_ids[_KILLED_POSTING]], task_id="post", first_try=2),
             replayed=2,
             executed=5,
         ),
         Provocation(
             title="Process killed (kill -9) while notifying",
             remark="the receiver was asked about two: one had arrived; one had not, and was sent",
-            tries=_tries(scene.bank, [month.run_ids[_KILLED_NOTIFYING]], task_id="notify", first_try=2),
+            tries=tries_of(scene.bank, [month.run_ids[_KILLED_NOTIFYING]], task_id="notify", first_try=2),
             replayed=6,
             executed=1,
         ),
         Provocation(
             title="Two processes at one day at the same moment",
             remark="the second waited for the first, and took over its results",
-            tries=_tries(scene.bank, [by_hand], task_id="post"),
+            tries=tries_of(scene.bank, [by_hand], task_id="post"),
             blocked=1,
         ),
     ]
@@ -229,19 +229,19 @@ def provoke(scene: Scene) -> list[Provocation]:
         Provocation(
             title="A run cleared",
             remark="all of it was done",
-            tries=_tries(bank, [cleared], after),
+            tries=tries_of(bank, [cleared], after),
             replayed=14,
         ),
         Provocation(
             title="A done day started by hand",
             remark="all of it was done",
-            tries=_tries(bank, [by_hand], after),
+            tries=tries_of(bank, [by_hand], after),
             replayed=14,
         ),
         Provocation(
             title="Process killed (kill -9) while printing letters; the print shop cannot be asked",
             remark="one letter may be printed or not: not repeated, a person finds out",
-            tries=_tries(bank, [letters], after, first_try=2),
+            tries=tries_of(bank, [letters], after, first_try=2),
             blocked=1,
             executed=3,
             in_doubt=1,
@@ -282,7 +282,7 @@ def run_again(scene: Scene) -> list[Provocation]:
         Provocation(
             title="The whole backfill again: 31 days, both tasks",
             remark="all of it was done",
-            tries=_tries(scene.bank, month.run_ids.values(), after),
+            tries=tries_of(scene.bank, month.run_ids.values(), after),
             replayed=2 * scene.month.statements,
         )
     ]
@@ -296,9 +296,13 @@ def _last_try(bank: Engine) -> int:
         return int(connection.execute(select(func.max(_task_run.c.id))).scalar_one() or 0)
 
 
-def _tries(
+def tries_of(
     bank: Engine, run_ids: Collection[str], after: int = 0, *, task_id: str | None = None, first_try: int = 1
 ) -> tuple[int, ...]:
+    """Return the ids of the tries of some runs in ``guard_task_run``.
+
+    :param after: only later ones.
+    """
     found = select(_task_run.c.id).where(
         _task_run.c.run_id.in_(run_ids), _task_run.c.id > after, _task_run.c.try_number >= first_try
     )

@@ -1,8 +1,10 @@
 """The receiver of the demo's notifications: a small HTTP server that counts calls.
 
 It stands for the mail gateway of a bank. It never refuses a repetition, although a good receiver would:
-it is the referee, and has to see a second call if there is one. Run it with
-``python -m airflow_guard.demo.receiver --journal FILE``, or from Python as :class:`Receiver`.
+it is the referee, and has to see a second call if there is one. With ``--remembers`` it is a good one: a call whose
+key it knows is answered as the first was, and not journaled. With ``--loses-answers N`` every Nth call is journaled,
+and its answer does not come. Run it with ``python -m airflow_guard.demo.receiver --journal FILE``, or from Python as
+:class:`Receiver`.
 
 =====================  ======================================================================
 ``POST /notify``       header ``Idempotency-Key``, JSON with ``statement_no``: writes the call
@@ -27,9 +29,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from http.client import HTTPConnection, HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -37,12 +37,13 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import parse_qs, quote, urlsplit
 
 from airflow_guard.core.errors import GuardError
+from airflow_guard.demo.journal import Calls, Journal, read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
-__all__ = ["Calls", "Receiver", "ReceiverClient", "ReceiverError", "read_journal"]
+__all__ = ["Calls", "Manners", "Receiver", "ReceiverClient", "ReceiverError", "read_journal"]
 
 Point = Literal["before", "after"]
 
@@ -53,60 +54,6 @@ _LARGEST_BODY = 4_000_000
 
 class ReceiverError(GuardError):
     """The receiver did not start, or refused a call; the message says why. A retry does not help."""
-
-
-@dataclass(frozen=True, slots=True)
-class Calls:
-    """What arrived: the number of calls, in total, per idempotency key and per statement."""
-
-    total: int
-    by_key: dict[str, int]
-    by_statement: dict[str, int]
-
-
-def read_journal(path: Path) -> Calls:
-    """Count the calls in a journal; works while the receiver runs and after it has ended.
-
-    :param path: the journal; none yet counts as no calls.
-    """
-    text = path.read_text(encoding="ascii") if path.exists() else ""
-    # What follows the last line end is being written, and not answered yet.
-    entries = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    keys, statements = (Counter(entry[name] for entry in entries) for name in ("key", "statement_no"))
-    return Calls(len(entries), dict(keys), dict(statements))
-
-
-class _Journal:
-    """One JSON line per call, on disk before the call is answered."""
-
-    def __init__(self, path: Path) -> None:
-        self._lock = threading.Lock()
-        self._file = path.open("a+b")
-        self._drop_torn_line()
-        calls = read_journal(path)
-        self._total, self._by_key = calls.total, Counter(calls.by_key)
-        self._by_statement = Counter(calls.by_statement)
-
-    def append(self, key: str, statement_no: str) -> int:
-        entry = {"time": datetime.now(UTC).isoformat(), "key": key, "statement_no": statement_no}
-        with self._lock:
-            self._file.write(json.dumps(entry).encode("ascii") + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._total += 1
-            self._by_key[key] += 1
-            self._by_statement[statement_no] += 1
-            return self._total
-
-    def calls(self) -> Calls:
-        with self._lock:
-            return Calls(self._total, dict(self._by_key), dict(self._by_statement))
-
-    def _drop_torn_line(self) -> None:
-        # The receiver was killed while it wrote: that call was never answered, and it is not recorded.
-        self._file.seek(0)
-        content = self._file.read()
-        self._file.truncate(content.rfind(b"\n") + 1)
 
 
 class _Holds:
@@ -146,13 +93,28 @@ class _Holds:
             return self._outcomes.pop(call)
 
 
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How a receiver treats its callers.
+
+    :param remembers: a repeated key is answered as before, and is no call.
+    :param loses_answers: every so many calls the answer does not come, although the work is done; 0: never.
+    :param silence_s: how long such a caller is left waiting before the connection ends.
+    """
+
+    remembers: bool = False
+    loses_answers: int = 0
+    silence_s: float = 5.0
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True  # A call that hangs must not keep the process alive.
     request_queue_size = 64
 
-    def __init__(self, port: int, journal: _Journal) -> None:
+    def __init__(self, port: int, journal: Journal, manners: Manners) -> None:
         super().__init__((_LOOPBACK, port), _Handler)
         self.journal = journal
+        self.manners = manners
         self.holds = _Holds()
 
 
@@ -200,10 +162,17 @@ class _Handler(BaseHTTPRequestHandler):
         statement_no = _text(body, "statement_no")
         if not self.server.holds.passes(statement_no, "before"):
             return None
-        number = self.server.journal.append(key, statement_no)
+        manners = self.server.manners
+        number = self.server.journal.append(key, statement_no, once=manners.remembers)
+        if number is None:
+            return {"id": f"notification-{key}"}
+        if manners.loses_answers and number % manners.loses_answers == 0:
+            time.sleep(manners.silence_s)
+            self.close_connection = True
+            return None
         if not self.server.holds.passes(statement_no, "after"):
             return None
-        return {"id": f"notification-{number:06d}"}
+        return {"id": f"notification-{key if manners.remembers else format(number, '06d')}"}
 
     def _hold(self, body: dict[str, Any]) -> dict[str, Any]:
         point = _text(body, "point")
@@ -332,12 +301,18 @@ class Receiver(ReceiverClient):
     :param journal: file of the calls; an existing one is continued.
     :param port: 0 takes a free one.
     :param timeout_s: as for :class:`ReceiverClient`.
+    :param manners: how it treats its callers; default: it answers each, and counts repetitions.
     :raises ReceiverError: it did not start, for example because the port is taken.
     """
 
-    def __init__(self, journal: Path, *, port: int = 0, timeout_s: float = 60) -> None:
+    def __init__(
+        self, journal: Path, *, port: int = 0, timeout_s: float = 60, manners: Manners | None = None
+    ) -> None:
         self.journal = journal
+        manners = manners or Manners()
         options = ["--port", str(port), "--journal", str(journal), "--with-parent"]
+        options += ["--loses-answers", str(manners.loses_answers), "--silence", str(manners.silence_s)]
+        options += ["--remembers"] if manners.remembers else []
         package_root, path = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", "airflow_guard.demo.receiver", *options],
@@ -384,10 +359,18 @@ def main() -> None:
         "--journal", type=Path, required=True, help="file of the calls; continued if it exists"
     )
     parser.add_argument("--with-parent", action="store_true", help="end when standard input closes")
+    parser.add_argument("--remembers", action="store_true", help="a repeated key is answered as before")
+    parser.add_argument(
+        "--loses-answers", type=int, default=0, metavar="N", help="every Nth call gets no answer"
+    )
+    parser.add_argument(
+        "--silence", type=float, default=5.0, metavar="SECONDS", help="how long such a call waits"
+    )
     arguments = parser.parse_args()
+    manners = Manners(arguments.remembers, arguments.loses_answers, arguments.silence)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: sys.exit(0))
-    with _Server(arguments.port, _Journal(arguments.journal)) as server:
+    with _Server(arguments.port, Journal(arguments.journal), manners) as server:
         if arguments.with_parent:
             threading.Thread(target=_end_with_parent, daemon=True).start()
         print(f"{_READY}http://{_LOOPBACK}:{server.server_address[1]}", flush=True)

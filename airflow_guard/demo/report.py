@@ -13,7 +13,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from airflow_guard.core.commands import resolve_command
-from airflow_guard.demo.summary import ACCOUNTS_SQL, counts_of, unfinished
+from airflow_guard.demo.summary import ACCOUNTS_SQL, counts_of, doubts, left_open
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +49,7 @@ def show(
     """
     as_expected = _show_provocations(console, bank, provocations)
     _show_doubts(console, bank, ledger)
+    _show_left_open(console, bank)
     _show_accounts(console, proof)
     _show_questions(console, proof, journal)
     as_expected = _show_breaks(console, found) and as_expected
@@ -66,7 +67,7 @@ def show(
 
 
 def _show_provocations(console: Console, bank: Engine, provocations: Sequence[Provocation]) -> bool:
-    table = _table("What was tried, and what the ledger did about it (counted in statements)")
+    table = _table("What was tried, and what the ledger did about it (counted in documents)")
     table.add_column("What was tried", ratio=3)
     for heading in ("Done before,\nnot repeated", "Held\nback", "Done\nnow", "In\ndoubt"):
         table.add_column(heading, justify="right", no_wrap=True)
@@ -93,7 +94,7 @@ def _show_provocations(console: Console, bank: Engine, provocations: Sequence[Pr
 
 
 def _show_doubts(console: Console, bank: Engine, ledger: str | None) -> None:
-    for row in unfinished(bank):
+    for row in doubts(bank):
         console.print(
             f"\n[bold yellow]In doubt[/bold yellow]: {row.operation} of {row.document}. Its process died "
             "after it had begun and before it was confirmed: it may have happened or not, so it is not "
@@ -102,6 +103,16 @@ def _show_doubts(console: Console, bank: Engine, ledger: str | None) -> None:
         )
         command = resolve_command(row.key_hash, ledger=ledger)
         console.print(f"  {_SCRIPTS}{command}", highlight=False, soft_wrap=True)
+
+
+def _show_left_open(console: Console, bank: Engine) -> None:
+    names = {"follow_up_failed": "with a follow-up that failed", "breaks_open": "open break"}
+    counts = (
+        f"{count} {names.get(name, name.replace('_', ' '))}"
+        for name, count in left_open(bank).items()
+        if count
+    )
+    console.print(f"\n[bold]Left open, to be seen on the pages[/bold]: {', '.join(counts)}.", highlight=False)
 
 
 def _show_accounts(console: Console, proof: Proof) -> None:
@@ -139,7 +150,7 @@ def _printed_sql(proof: Proof) -> str:
 
 
 def _show_questions(console: Console, proof: Proof, journal: Path) -> None:
-    books, sent, letters = proof.books, proof.notifications, proof.letters
+    books, sent, letters, paid = proof.books, proof.notifications, proof.letters, proof.payments
     table = _table("Compared one by one")
     table.add_column("Question")
     for heading in ("Expected", "Found", ""):
@@ -155,6 +166,8 @@ def _show_questions(console: Console, proof: Proof, journal: Path) -> None:
         ("Statements not notified", 0, sent.missing),
         ("Letters that arrived at the print shop", letters.expected, letters.calls),
         ("Letters printed more than once", 0, letters.twice + letters.foreign),
+        ("Payments that the bank was asked for", paid.expected, paid.calls),
+        ("Payments that it was asked for more than once", 0, paid.twice + paid.foreign),
     )
     for question, expected, found in rows:
         table.add_row(question, f"{expected:,}", f"{found:,}", _mark(right=expected == found))

@@ -20,6 +20,7 @@ from airflow_guard.demo.postgres import EmbeddedPostgres
 from airflow_guard.demo.receiver import Receiver
 from airflow_guard.demo.stack import AirflowStack
 from airflow_guard.demo.statements import read_statements, write_month
+from airflow_guard.demo.suppliers import deliver_payments
 from airflow_guard.demo.tampering import RECONCILIATION_DAG, deliver_lines
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
@@ -30,10 +31,16 @@ if TYPE_CHECKING:
     from airflow_guard.demo.progress import Screen
     from airflow_guard.demo.statements import Statement, WrittenMonth
 
-__all__ = ["DAG", "LETTERS_DAG", "MONTH", "Scene", "airflow_home"]
+__all__ = ["DAG", "LETTERS_DAG", "MONTH", "PAYMENTS_DAG", "Scene", "airflow_home"]
 
 DAG = "bank_statements"
 LETTERS_DAG = "balance_letters"
+PAYMENTS_DAG = "supplier_payments"
+_DAG_FILES = {
+    LETTERS_DAG: "letters_dag.py",
+    PAYMENTS_DAG: "payments_dag.py",
+    RECONCILIATION_DAG: "reconciliation_dag.py",
+}
 MONTH = tuple(date(2026, 1, day) for day in range(1, 32))
 _EXAMPLE = Path(__file__).parents[2] / "dags_examples" / f"{DAG}.py"
 _AIRFLOW_SETTINGS = {
@@ -42,6 +49,8 @@ _AIRFLOW_SETTINGS = {
     "AIRFLOW__DAG_PROCESSOR__REFRESH_INTERVAL": "60",
     # How long the others wait for a process that was killed; a minute by default.
     "AIRFLOW__AIRFLOW_GUARD__LEASE_SECONDS": "15",
+    # What the pages in the UI show.
+    "AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_IDS": "core_banking",
     # Who waits, waits in the triggerer and not in a worker.
     "AIRFLOW__OPERATORS__DEFAULT_DEFERRABLE": "True",
 }
@@ -65,6 +74,7 @@ class Scene:
         self.airflow: AirflowStack
         self.mailer: Receiver
         self.print_shop: Receiver
+        self.payment_bank: Receiver
 
     def __enter__(self) -> Self:
         try:
@@ -88,6 +98,11 @@ class Scene:
         return self.folder / "letters.journal"
 
     @property
+    def payments(self) -> Path:
+        """The journal of the bank that pays the suppliers."""
+        return self.folder / "payments.journal"
+
+    @property
     def log_folder(self) -> Path:
         """Where the logs are."""
         return airflow_home(self.folder) / "logs"
@@ -96,6 +111,11 @@ class Scene:
     def _lines(self) -> Path:
         """The bank's lines as they were delivered, in a database file."""
         return self.folder / "bank_lines.db"
+
+    @property
+    def _suppliers(self) -> Path:
+        """Where exchange rates and receipts lie."""
+        return self.folder / "suppliers"
 
     def _set(self) -> None:
         step = self.screen.step
@@ -142,6 +162,7 @@ class Scene:
         self.bank = create_engine(self.ledger_url)
         self._cleanup.callback(self.bank.dispose)
         create_books(self.bank)
+        deliver_payments(self.bank, self._lines, self._suppliers)
         ledger = LedgerDatabase(self.ledger_url)
         migrate(ledger)
         ledger.dispose()
@@ -154,6 +175,7 @@ class Scene:
     def _start_airflow(self, server: EmbeddedPostgres) -> None:
         self.mailer = self._cleanup.enter_context(Receiver(self.notifications))
         self.print_shop = self._cleanup.enter_context(Receiver(self.letters))
+        self.payment_bank = self._cleanup.enter_context(Receiver(self.payments))
         bank = {
             "conn_type": "postgres",
             "host": str(server.socket_dir),
@@ -170,13 +192,17 @@ class Scene:
                 "bank_lines": json.dumps({"conn_type": "sqlite", "host": str(self._lines)}),
                 "mailer": _http(self.mailer),
                 "print_shop": _http(self.print_shop),
+                "payment_bank": _http(self.payment_bank),
             },
-            variables={"statement_folder": str(self.folder / "statements")},
+            variables={
+                "statement_folder": str(self.folder / "statements"),
+                "supplier_folder": str(self._suppliers),
+            },
             settings={**_AIRFLOW_SETTINGS, "AIRFLOW__CORE__PARALLELISM": str(_parallelism())},
             user="demo",
         )
         self._cleanup.enter_context(self.airflow)
-        self.airflow.wait_for_dag(DAG, LETTERS_DAG, RECONCILIATION_DAG)
+        self.airflow.wait_for_dag(DAG, *_DAG_FILES)
 
     def _dags(self) -> Path:
         folder = self.folder / "dags"
@@ -186,7 +212,7 @@ class Scene:
                 f"{_EXAMPLE} is not there: the demo runs from a checkout of the project, with `make demo`."
             )
         shutil.copy(_EXAMPLE, folder)
-        for name, dag_id in (("letters_dag.py", LETTERS_DAG), ("reconciliation_dag.py", RECONCILIATION_DAG)):
+        for dag_id, name in _DAG_FILES.items():
             shutil.copy(Path(__file__).with_name(name), folder / f"{dag_id}.py")
         return folder
 
@@ -202,5 +228,5 @@ def _http(receiver: Receiver) -> str:
 
 
 def _parallelism() -> int:
-    # Three tasks are held still at times; the others should go on beside them.
-    return 4 + min(os.cpu_count() or 2, 4)
+    # Four tasks are held still at times; the others should go on beside them.
+    return 5 + min(os.cpu_count() or 2, 4)

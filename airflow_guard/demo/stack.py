@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import os
+import random
 import secrets
 import signal
 import socket
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -21,19 +23,20 @@ from airflow_guard.demo.offspring import Offspring, is_running
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["AirflowStack", "Component", "StackFailed"]
+__all__ = ["COMPONENTS", "AirflowStack", "Component", "StackFailed", "free_port"]
 
-#: Health as the API names it, for the components that report it. The API server reports by answering.
-_COMMANDS = {
+#: The components of a small Airflow, with the arguments of ``airflow`` that start them.
+COMPONENTS: Mapping[str, Sequence[str]] = {
     "api-server": ["api-server"],
     # Logs of running tasks are read from the disk; a server for them would need a port more.
     "scheduler": ["scheduler", "--skip-serve-logs"],
     "dag-processor": ["dag-processor"],
     "triggerer": ["triggerer", "--skip-serve-logs"],
 }
+#: Health as the API names it, for the components that report it. The API server reports by answering.
 _HEALTH_NAMES = {"metadatabase", "scheduler", "dag_processor", "triggerer"}
 _SETTINGS_OF_OTHERS = (
     "AIRFLOW__",
@@ -44,6 +47,7 @@ _SETTINGS_OF_OTHERS = (
     "AIRFLOW_CONFIG",
 )
 _LOG_TAIL_LINES = 40
+_PORTS, _PORTS_TRIED = range(20_000, 32_000), 100
 
 
 class StackFailed(GuardError):
@@ -78,7 +82,7 @@ class Component:
 
 
 class AirflowStack:
-    """One Airflow in one folder, with LocalExecutor.
+    """One Airflow in one folder, with LocalExecutor unless ``settings`` name another.
 
     ::
 
@@ -95,7 +99,9 @@ class AirflowStack:
     :param connections: Airflow connections by id, as URI or JSON.
     :param variables: Airflow variables by name.
     :param settings: environment variables that are added to, or replace, those of :meth:`environment`.
-    :param user: name of the only user, an administrator.
+    :param components: what is started, by name; a component can be there twice, under two names. Without a scheduler
+        nothing runs.
+    :param user: name of the user who is an administrator.
     :param password: default: a new one.
     """
 
@@ -108,6 +114,7 @@ class AirflowStack:
         connections: Mapping[str, str] | None = None,
         variables: Mapping[str, str] | None = None,
         settings: Mapping[str, str] | None = None,
+        components: Mapping[str, Sequence[str]] = COMPONENTS,
         user: str = "admin",
         password: str | None = None,
     ) -> None:
@@ -115,9 +122,10 @@ class AirflowStack:
         self.dags_folder = dags_folder.resolve()
         self.user = user
         self.password = password or secrets.token_urlsafe(9)
-        self.port = _free_port()
+        self.port = free_port()
         self.client = AirflowClient(self.address, self.user, self.password, alive=self.check)
         self.components: dict[str, Component] = {}
+        self._commands = dict(components)
         self._metadata_url = metadata_url
         self._named = {
             **{f"AIRFLOW_CONN_{name.upper()}": value for name, value in (connections or {}).items()},
@@ -209,17 +217,18 @@ class AirflowStack:
         self._passwords.write_text(json.dumps({self.user: self.password}))
         self._offspring = Offspring(str(self.home))
         self._migrate(timeout_s)
-        for name in _COMMANDS:
+        for name in self._commands:
             self.start_component(name)
         self.wait_healthy(timeout_s=timeout_s)
 
-    def start_component(self, name: str) -> Component:
+    def start_component(self, name: str, settings: Mapping[str, str] | None = None) -> Component:
         """Start a component, also once more after it was killed.
 
-        :param name: ``api-server``, ``scheduler``, ``dag-processor`` or ``triggerer``.
+        :param name: one of ``components``, such as ``api-server`` or ``scheduler``.
+        :param settings: environment variables of this component alone.
         """
         log = self.log_folder / f"{name}.log"
-        self.components[name] = Component(name, log, self._start(_COMMANDS[name], log))
+        self.components[name] = Component(name, log, self._start(self._commands[name], log, settings))
         return self.components[name]
 
     def stop(self, *, grace_s: float = 3.0) -> None:
@@ -257,7 +266,9 @@ class AirflowStack:
             health = self.client.health()
         except (httpx.TransportError, GuardError):
             return False
-        return all(health.get(name) == "healthy" for name in _HEALTH_NAMES)
+        started = {command[0].replace("-", "_") for command in self._commands.values()}
+        expected = _HEALTH_NAMES & {"metadatabase", *started}
+        return all(health.get(name) == "healthy" for name in expected)
 
     def wait_for_dag(self, *dag_ids: str, timeout_s: float = 120) -> None:
         """Wait until DAGs can run.
@@ -307,11 +318,14 @@ class AirflowStack:
         if code != 0:
             raise StackFailed(_failure("db migrate", code, log))
 
-    def _start(self, arguments: list[str], log: Path) -> subprocess.Popen[bytes]:
+    def _start(
+        self, arguments: Sequence[str], log: Path, settings: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         if self._offspring is None:
             raise StackFailed("Airflow was not started, or is stopped: start() it first.")
         command = [sys.executable, "-m", "airflow", *arguments]
-        return self._offspring.start(command, log=log, environment=self.environment)
+        environment = {**self.environment, **(settings or {})}
+        return self._offspring.start(command, log=log, environment=environment)
 
 
 def _failure(what: str, code: int, log: Path) -> str:
@@ -319,7 +333,16 @@ def _failure(what: str, code: int, log: Path) -> str:
     return "\n".join([f"airflow {what} ended with exit code {code}. The end of its log {log}:", *lines])
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that nobody uses now.
+
+    It is none of those that the system gives to connections by itself (from 32768 on Linux): a program that gets it
+    starts some seconds later, or is killed and started again, and a connection could have taken it meanwhile.
+
+    :raises StackFailed: there is none.
+    """
+    for port in random.sample(_PORTS, _PORTS_TRIED):
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise StackFailed(f"None of {_PORTS_TRIED} ports from {_PORTS.start} to {_PORTS.stop} is free.")

@@ -17,7 +17,7 @@ from airflow_guard.demo.receiver import Calls, read_journal
 from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
 
     from sqlalchemy import Engine
@@ -33,13 +33,15 @@ __all__ = [
     "LedgerCounts",
     "Proof",
     "counts_of",
+    "doubts",
+    "left_open",
     "prove",
     "summary_of",
-    "unfinished",
     "write_summary",
 ]
 
-_task_run, _event, _execution = Tables().task_run, Tables().event, Tables().execution
+_tables = Tables()
+_task_run, _event, _execution, _break = _tables.task_run, _tables.event, _tables.execution, _tables.breaks
 
 #: One posting for each transaction, and the closing balance, of every account.
 ACCOUNTS_SQL = """\
@@ -75,7 +77,7 @@ class AccountProof:
 
 @dataclass(frozen=True, slots=True)
 class Handled:
-    """Calls at a receiver, beside the statements that each should have had one."""
+    """Calls at a receiver, beside the statements or payments that each should have had one."""
 
     expected: int
     calls: int
@@ -97,23 +99,28 @@ class Proof:
     accounts: tuple[AccountProof, ...]
     notifications: Handled
     letters: Handled
+    payments: Handled
     last_day: str
 
     @property
+    def _receivers(self) -> tuple[Handled, ...]:
+        return (self.notifications, self.letters, self.payments)
+
+    @property
     def duplicates(self) -> int:
-        """Postings, notifications and letters beyond the one that each should have."""
-        handled_twice = sum(each.twice + each.foreign for each in (self.notifications, self.letters))
+        """Postings, notifications, letters and payments beyond the one that each should have."""
+        handled_twice = sum(each.twice + each.foreign for each in self._receivers)
         return self.books.duplicated + self.books.unexpected + handled_twice
 
     @property
     def lost(self) -> int:
-        """Transactions, notifications and letters that are missing."""
-        return self.books.lost + self.notifications.missing + self.letters.missing
+        """Transactions, notifications, letters and payments that are missing."""
+        return self.books.lost + sum(each.missing for each in self._receivers)
 
     @property
     def right(self) -> bool:
         """Whether nothing is doubled, lost or wrong."""
-        whole = self.books.clean and self.notifications.right and self.letters.right
+        whole = self.books.clean and all(each.right for each in self._receivers)
         return whole and all(account.right for account in self.accounts)
 
 
@@ -144,6 +151,9 @@ def prove(
     notifications: Path,
     letters: Path,
     printed: Sequence[Statement],
+    *,
+    payments: Path | None = None,
+    paid: Collection[str] = (),
 ) -> Proof:
     """Count what is in the books and what has arrived at the receivers.
 
@@ -152,12 +162,15 @@ def prove(
     :param notifications: the journal of the receiver of notifications.
     :param letters: the journal of the print shop.
     :param printed: the statements that should have had a letter.
+    :param payments: the journal of the bank that pays suppliers; ``None``: nobody was paid.
+    :param paid: the payments that should have been made.
     """
     return Proof(
         audit_books(bank, statements),
         tuple(_accounts(bank, statements)),
-        _handled(read_journal(notifications), statements),
-        _handled(read_journal(letters), printed),
+        _handled(read_journal(notifications), _numbers(statements)),
+        _handled(read_journal(letters), _numbers(printed)),
+        _handled(read_journal(payments) if payments else Calls(0, {}, {}), set(paid)),
         _last_day(statements),
     )
 
@@ -189,9 +202,12 @@ def _last_day(statements: Sequence[Statement]) -> str:
     return max(statement["business_date"] for statement in statements)
 
 
-def _handled(calls: Calls, statements: Sequence[Statement]) -> Handled:
-    """Compare the calls at a receiver with the statements that should have had one each."""
-    expected = {statement["statement_no"] for statement in statements}
+def _numbers(statements: Sequence[Statement]) -> set[str]:
+    return {statement["statement_no"] for statement in statements}
+
+
+def _handled(calls: Calls, expected: set[str]) -> Handled:
+    """Compare the calls at a receiver with what should have had one each."""
     return Handled(
         expected=len(expected),
         calls=calls.total,
@@ -222,11 +238,24 @@ def counts_of(bank: Engine, tries: Sequence[int] | None = None) -> LedgerCounts:
     return LedgerCounts(int(replayed), int(blocked), int(executed), int(in_doubt))
 
 
-def unfinished(bank: Engine) -> list[Any]:
-    """Return the ledger's rows that are not done; after the demo these are in doubt."""
-    found = select(_execution).where(_execution.c.state != "completed").order_by(_execution.c.document)
+def doubts(bank: Engine) -> list[Any]:
+    """Return the ledger's rows that are in doubt."""
+    found = select(_execution).where(_execution.c.state == "in_doubt").order_by(_execution.c.document)
     with bank.connect() as connection:
         return list(connection.execute(found))
+
+
+def left_open(bank: Engine) -> dict[str, int]:
+    """Return how much is not done in the ledger, by the state in which it was left."""
+    keys = {
+        **{name: _execution.c.state == name for name in ("in_doubt", "rejected", "failed")},
+        "follow_up_failed": _execution.c.follow_up == "failed",
+        "in_progress": _execution.c.state == "in_progress",
+    }
+    counts = [select(func.count()).where(which).scalar_subquery().label(name) for name, which in keys.items()]
+    breaks = select(func.count()).where(_break.c.state == "open").scalar_subquery().label("breaks_open")
+    with bank.connect() as connection:
+        return dict(connection.execute(select(*counts, breaks)).one()._mapping)  # noqa: SLF001
 
 
 def summary_of(bank: Engine, proof: Proof, found: Found | None = None) -> dict[str, int]:
@@ -245,7 +274,8 @@ def summary_of(bank: Engine, proof: Proof, found: Found | None = None) -> dict[s
         "lost": proof.lost,
         "blocked": counts.blocked,
         "replayed": counts.replayed,
-        "in_doubt": len(unfinished(bank)),
+        "paid": proof.payments.calls,
+        **left_open(bank),
         **breaks,
     }
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from airflow_guard.demo.scene import Scene
     from airflow_guard.demo.statements import Statement
 
-__all__ = ["Found", "deliver_lines", "reconcile_month", "tamper"]
+__all__ = ["RECONCILIATION_DAG", "Found", "deliver_lines", "reconcile_month", "tamper"]
 
 RECONCILIATION_DAG = "month_reconciliation"
 _DAY, _LAST_DAY = date(2026, 1, 14), date(2026, 1, 31)
@@ -170,7 +170,9 @@ def _reconciled(scene: Scene, *, state: str) -> None:
 
 
 def _open_breaks(bank: Engine) -> frozenset[Tampering]:
-    found = select(_break.c.break_type, _break.c.document).where(_break.c.state == BreakState.OPEN.value)
+    found = select(_break.c.break_type, _break.c.document).where(
+        _break.c.state == BreakState.OPEN.value, _break.c.key_namespace == RECONCILIATION_DAG
+    )
     with bank.connect() as connection:
         return frozenset(Tampering(*row) for row in connection.execute(found))
 
