@@ -3,20 +3,29 @@
 PYTHON =
 DEMO_ARGS =
 BENCH_ARGS =
+FAULTS = 60
+SEED =
+DOCUMENTS = 2000
+CHAOS_ARGS =
 PYTEST_ARGS =
-WORKERS = 2
+WORKERS = 3
 
 HIGHEST = constraints/airflow-3.3.txt
 LOWEST = constraints/airflow-3.1.txt
 
-.PHONY: help demo test test-lowest bench lint format constraints clean
+.PHONY: help demo test test-lowest bench chaos chaos-short chaos-selftest screenshots lint audit format constraints clean
 
 help:
 	@echo 'make demo          a month of bank statements on a real Airflow, disturbed on purpose (DEMO_ARGS=--exit)'
 	@echo 'make test          the whole test suite (PYTEST_ARGS="-k lease -x")'
 	@echo 'make test-lowest   unit, contract and integration tests on the lowest Airflow and dependencies'
 	@echo 'make bench         the measurements of docs/ (BENCH_ARGS)'
+	@echo 'make chaos         real parts, killed, paused and cut off, and a referee (FAULTS=60 SEED=1 DOCUMENTS=2000)'
+	@echo 'make chaos-short   the same in some minutes: 30 faults, most kinds once (SEED=1)'
+	@echo 'make chaos-selftest  breaks the package on purpose: the referee must see it'
+	@echo 'make screenshots   the pictures of docs/images/, in an installed Chromium'
 	@echo 'make lint          ruff, mypy, import-linter'
+	@echo 'make audit         the installed dependencies fit together (AUDIT=pip-audit looks for known holes as well)'
 	@echo 'make format        let ruff format the code'
 	@echo 'make constraints   resolve the pinned dependencies again'
 	@echo 'make clean         remove what these made'
@@ -26,31 +35,55 @@ help:
 demo: .venv/.demo
 	@.venv/bin/python -m airflow_guard.demo $(DEMO_ARGS)
 
-IN_PARALLEL = -n $(WORKERS) --dist loadfile
+# In the order of their names: the slow ones (approaches, chaos) come first, thousands of quick ones fill the end.
+IN_PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 SYSTEM_LOG = .test-system.log
 
-# The system tests mostly wait (for heartbeats, timeouts, the scheduler's next look), so they run beside the others.
+# The system tests mostly wait (for heartbeats, timeouts, the scheduler's next look), so they run beside the others;
+# after them those of the pages, which wait for a browser.
 # Code 5 is pytest's word for "PYTEST_ARGS selects none of these".
 test: .venv/.test
-	@echo 'tests/system run beside the others and are shown at the end ($(SYSTEM_LOG))'
-	@.venv/bin/python -m pytest tests/system $(PYTEST_ARGS) > $(SYSTEM_LOG) 2>&1 & system=$$!; \
+	@echo 'tests/system and those of tests/ui that need a browser run beside the others and are shown at the end ($(SYSTEM_LOG))'
+	@.venv/bin/python -m pytest tests/system tests/ui --ignore tests/ui/forms $(PYTEST_ARGS) > $(SYSTEM_LOG) 2>&1 & system=$$!; \
 	trap 'kill $$system; exit 130' INT TERM; \
-	.venv/bin/python -m pytest $(IN_PARALLEL) --ignore tests/system $(PYTEST_ARGS); others=$$?; \
+	.venv/bin/python -m pytest $(IN_PARALLEL) --ignore tests/system --ignore-glob '$(CURDIR)/tests/ui/test_*' $(PYTEST_ARGS); others=$$?; \
 	wait $$system; system=$$?; \
 	cat $(SYSTEM_LOG); \
 	for code in $$others $$system; do case $$code in 0|5) ;; *) exit $$code;; esac; done
 
+# One version of PostgreSQL is enough here: `make test` has met both.
 test-lowest: .venv-lowest/.test
-	.venv-lowest/bin/python -m pytest $(IN_PARALLEL) tests/unit tests/contract tests/integration $(PYTEST_ARGS)
+	GUARD_TEST_ONE_POSTGRES=1 .venv-lowest/bin/python -m pytest $(IN_PARALLEL) tests/unit tests/contract tests/integration $(PYTEST_ARGS)
+
+screenshots: .venv/.test
+	.venv/bin/python -m tests.ui.screenshots
 
 bench: .venv/.bench
 	.venv/bin/python -m benchmarks $(BENCH_ARGS)
+
+chaos: .venv/.chaos
+	@.venv/bin/python -m chaos --faults $(FAULTS) $(if $(SEED),--seed $(SEED)) --documents $(DOCUMENTS) $(CHAOS_ARGS)
+
+chaos-short: .venv/.chaos
+	@.venv/bin/python -m chaos --faults 30 --seed $(or $(SEED),1) --documents 240 --fault-time 240 --quiet-time 240 $(CHAOS_ARGS)
+
+chaos-selftest: .venv/.chaos
+	@.venv/bin/python -m chaos.selftest
 
 lint: .venv/.test
 	.venv/bin/python -m ruff check .
 	.venv/bin/python -m ruff format --check .
 	.venv/bin/python -m mypy
 	.venv/bin/lint-imports
+
+# Without a network: what is installed is what is pinned, and its parts fit together. Known holes are in databases
+# behind a network: AUDIT names a tool that reads a list of requirements, such as pip-audit.
+AUDIT =
+
+audit: .venv/.test
+	.venv/bin/uv pip check --python .venv/bin/python
+	@if [ -n '$(AUDIT)' ]; then $(AUDIT) --no-deps -r $(HIGHEST); \
+	else echo 'Known holes were not looked for: that needs a network, and a tool (make audit AUDIT=pip-audit).'; fi
 
 format: .venv/.test
 	.venv/bin/python -m ruff check --fix .
@@ -64,6 +97,9 @@ format: .venv/.test
 
 .venv-lowest/.made:
 	$(call make_venv,.venv-lowest,$(LOWEST))
+
+.venv/.chaos: .venv/.made pyproject.toml $(HIGHEST)
+	$(call install,.venv,$(HIGHEST),chaos)
 
 .venv/.demo: .venv/.made pyproject.toml $(HIGHEST)
 	$(call install,.venv,$(HIGHEST),demo)
@@ -109,7 +145,7 @@ constraints: .venv/.made
 	$(call resolve,3.1)
 
 RESOLVE = .venv/bin/uv pip compile --quiet --upgrade --no-header --no-annotate --no-emit-package airflow-guard \
-	--extra test --extra docs --extra bench pyproject.toml constraints/build.in
+	--extra test --extra docs --extra bench --extra chaos pyproject.toml constraints/build.in
 
 define resolve
 	$(RESOLVE) constraints/airflow-$(1).in --python-version 3.11 -o .venv/resolved-3.11.txt

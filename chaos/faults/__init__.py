@@ -1,0 +1,1 @@
+"""What is done to the rig: one module for each kind of victim."""
