@@ -16,12 +16,12 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import airflow_cost, effects, reconcile, size
+from benchmarks import airflow_cost, distributed, effects, monitoring, partitions, reconcile, size
 from benchmarks.replay import replay
 from benchmarks.setting import Measured, Setting, setting
 
 PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
-PARTS = ("one", "batch", "external", "external16", "replay", "airflow", "memory", "size",
+PARTS = ("one", "batch", "external", "external16", "replay", "airflow", "memory", "size", "partitions", "monitoring", "celery",
          "reconcile", "reconcile-mariadb", "reconcile-text", "reconcile-changed", "reconcile-memory")  # fmt: skip
 
 
@@ -48,8 +48,15 @@ def measure(
             sdk, ours = airflow_cost.import_ms()
             figures.append(("task over PythonOperator, dag.test()", guarded - plain, 30.0, "ms"))
             figures.append(("import airflow_guard over airflow.sdk", ours - sdk, 20.0, "ms"))
+        elif part == "partitions":
+            for what, measured in partitions.large(where, rows):
+                print(f"| {what} | {measured} |")
+        elif part == "celery":
+            print("\n".join(distributed.table()))
         elif part == "memory":
             figures.append(("1,000,000 documents from a generator, peak", size.memory(), 200.0, "MB"))
+        elif part == "monitoring":
+            figures += monitoring.questions_and_pages(where, rows)
         elif part == "reconcile-memory":
             peak = reconcile.memory(where, reconcile_rows)
             figures.append((f"reconcile {reconcile_rows:,} rows, half differ, peak", peak, 150.0, "MB"))

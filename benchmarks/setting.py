@@ -64,6 +64,14 @@ class Setting:
         task_try = TaskTry(identity, space, key_shape(space, documents=True))
         return GuardedTask(self.ledger, spec, task_try, Callee.of(function), dag_task_ids={"op"})
 
+    def other_database(self, name: str) -> LedgerDatabase:
+        """Return another, empty database on the same server."""
+        url = self.ledger.database.url
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            connection.execute(f"DROP DATABASE IF EXISTS {name}")
+            connection.execute(f"CREATE DATABASE {name}")
+        return LedgerDatabase(url.set(database=name))
+
     def count(self, table: str) -> int:
         """Return the rows of a business or hand-written table."""
         with psycopg.connect(self.dsn) as connection:
