@@ -46,10 +46,11 @@ class AirflowRun:
     run_id: str
     ended: list[Ended] = field(default_factory=list)
 
-    def go(self, dag: DAG | None = None) -> AirflowRun:
+    def go(self, dag: DAG | None = None, *, run_triggers: bool = True) -> AirflowRun:
         """Run all tasks that can run, each for one try at most.
 
         :param dag: the DAG as its file has it now; tasks are taken from it.
+        :param run_triggers: whether a deferred task waits for its trigger here; otherwise it stays deferred.
         """
         if dag is not None:
             self.dag = dag
@@ -70,7 +71,7 @@ class AirflowRun:
                     tried.add((ti.task_id, ti.map_index, ti.try_number))
                 session.commit()
                 for ti in new:
-                    self.ended.append(_run(ti, self.dag))
+                    self.ended.append(_run(ti, self.dag, run_triggers=run_triggers))
                 session.expire_all()
 
     def go_on(self, *, at_most_s: float = 20) -> AirflowRun:
@@ -85,6 +86,41 @@ class AirflowRun:
             time.sleep(0.02)
             self.go()
         return self
+
+    def question(self, task_id: str, map_index: int = -1) -> Any:
+        """Return the question of a task to a person, as Airflow has it; ``None`` if it asks none."""
+        from airflow.models.hitl import HITLDetail
+        from sqlalchemy import select
+
+        with _session() as session:
+            ti = self._ti(session, task_id, map_index)
+            return session.scalars(select(HITLDetail).where(HITLDetail.ti_id == ti.id)).one_or_none()
+
+    def answer(
+        self,
+        task_id: str,
+        option: str | None,
+        inputs: Mapping[str, Any] | None = None,
+        *,
+        user: str = "jane",
+        map_index: int = -1,
+    ) -> AirflowRun:
+        """Answer the question of a task as the API server, or the trigger, does, and let the task go on.
+
+        :param option: the button; ``None``: nobody answers in time.
+        :param inputs: the fields of the form.
+        """
+        give_answer(self.dag.dag_id, self.run_id, task_id, option, inputs, user=user, map_index=map_index)
+        with _handlers_kept(), _session() as session:
+            ti = self._ti(session, task_id, map_index)
+            self.ended.append(_run(ti, self.dag, run_triggers=False))
+            session.expire_all()
+        return self.go(run_triggers=False)
+
+    def _ti(self, session: Any, task_id: str, map_index: int) -> Any:
+        tis = self._model(session).get_task_instances(session=session)
+        (ti,) = [ti for ti in tis if (ti.task_id, ti.map_index) == (task_id, map_index)]
+        return ti
 
     def clear(self, *task_ids: str) -> AirflowRun:
         """Clear tasks, or the whole run, as a person does in the UI. :meth:`go` runs them again."""
@@ -142,6 +178,43 @@ class AirflowRun:
         query = select(DagRun).where(DagRun.dag_id == self.dag.dag_id, DagRun.run_id == self.run_id)
         run: DagRunModel = session.scalars(query).one()
         return run
+
+
+def give_answer(
+    dag_id: str,
+    run_id: str,
+    task_id: str,
+    option: str | None,
+    inputs: Mapping[str, Any] | None = None,
+    *,
+    user: str = "jane",
+    map_index: int = -1,
+) -> None:
+    """Answer the question of a task as the API server, or the trigger, does. The task is not run."""
+    from airflow.models.hitl import HITLDetail
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.models.trigger import handle_event_submit
+    from airflow.triggers.base import TriggerEvent
+    from sqlalchemy import select
+
+    which = (TaskInstance.dag_id == dag_id, TaskInstance.run_id == run_id, TaskInstance.task_id == task_id)
+    event: dict[str, Any] = {"error": "The timeout has passed.", "error_type": "timeout"}
+    with _session() as session:
+        ti = session.scalars(select(TaskInstance).where(*which, TaskInstance.map_index == map_index)).one()
+        assert str(ti.state) in ("awaiting_input", "deferred"), ti.state
+        if option is not None:
+            detail = session.scalars(select(HITLDetail).where(HITLDetail.ti_id == ti.id)).one()
+            assert option in detail.options
+            detail.responded_at, detail.responded_by = datetime.now(UTC), {"id": user, "name": user}
+            detail.chosen_options, detail.params_input = [option], dict(inputs or {})
+            event = {
+                "chosen_options": [option],
+                "params_input": dict(inputs or {}),
+                "responded_by_user": {"id": user, "name": user},
+                "responded_at": detail.responded_at,
+                "timedout": False,
+            }
+        handle_event_submit(TriggerEvent(event), task_instance=ti, session=session)
 
 
 def start_run(
@@ -210,10 +283,10 @@ def _asset_event(session: Any, extra: Mapping[str, Any]) -> Any:
     return event
 
 
-def _run(ti: Any, dag: DAG) -> Ended:
+def _run(ti: Any, dag: DAG, *, run_triggers: bool = True) -> Ended:
     from airflow.sdk.definitions.dag import _run_task
 
-    ended = _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+    ended = _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=run_triggers)
     if ended is None:
         return Ended(
             ti.task_id, ti.map_index, str(ti.state), RuntimeError("Airflow could not run it, see the log")

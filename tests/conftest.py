@@ -10,7 +10,7 @@ import hypothesis
 import pytest
 
 from tests import airflow_environment
-from tests.databases import ALL, DatabaseNotReachable, DatabaseServers, not_run
+from tests.databases import ALL, DatabaseNotReachable, DatabaseServers, chosen, not_run
 from tests.processes import Worker
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run a test that asks for a database once on every kind, or on those of its mark."""
     if "database_kind" in metafunc.fixturenames:
         mark = metafunc.definition.get_closest_marker("databases")
-        metafunc.parametrize("database_kind", mark.args if mark else ALL)
+        metafunc.parametrize("database_kind", chosen(mark.args if mark else ALL))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

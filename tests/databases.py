@@ -26,16 +26,23 @@ import sqlalchemy as sa
 from airflow_guard.demo.postgres import EmbeddedPostgres, EmbeddedPostgresNotInstalled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-DatabaseKind = Literal["sqlite", "postgres_embedded", "postgres_server", "mariadb"]
+DatabaseKind = Literal["sqlite", "postgres_embedded", "postgres_server", "mariadb", "postgres_partitioned"]
 
 ALL: tuple[DatabaseKind, ...] = ("sqlite", "postgres_embedded", "postgres_server", "mariadb")
 POSTGRES: tuple[DatabaseKind, ...] = ("postgres_embedded", "postgres_server")
+# As postgres_embedded, with ledgers that are partitioned: only where a test asks for it.
+PARTITIONED: DatabaseKind = "postgres_partitioned"
+PARTITIONED_VARIABLE = "GUARD_TEST_PARTITIONED"
+"""Set to 1, every ledger that ``new_ledger`` makes on PostgreSQL is partitioned."""
+# A setting of the session that the server does not know, and that the tests do.
+_PARTITIONED_SETTING = "-cguard_test.partitioned=on"
 # Those where several sessions write at the same moment.
 SERVERS: tuple[DatabaseKind, ...] = ("postgres_embedded", "postgres_server", "mariadb")
 
 REQUIRE_VARIABLE = "GUARD_REQUIRE_DATABASES"
+ONE_POSTGRES_VARIABLE = "GUARD_TEST_ONE_POSTGRES"
 POSTGRES_VARIABLE = "GUARD_TEST_POSTGRES_URL"
 MYSQL_VARIABLE = "GUARD_TEST_MYSQL_URL"
 _POSTGRES_DEFAULT = "postgresql+psycopg://postgres@127.0.0.1:5432/postgres"
@@ -44,11 +51,22 @@ _MYSQL_DEFAULT = "mysql+pymysql://root@127.0.0.1:3306/"
 
 def databases(*kinds: DatabaseKind) -> pytest.MarkDecorator:
     """Run a test only on these kinds of database."""
-    unknown = set(kinds) - set(ALL)
+    unknown = set(kinds) - {*ALL, PARTITIONED}
     if unknown or not kinds:
         msg = f"unknown kinds of database: {sorted(unknown)}; there are {ALL}"
         raise ValueError(msg)
     return pytest.mark.databases(*kinds)
+
+
+def chosen(kinds: Sequence[DatabaseKind]) -> list[DatabaseKind]:
+    """Return the kinds on which a test of these kinds runs.
+
+    With ``GUARD_TEST_ONE_POSTGRES=1`` one version of PostgreSQL is enough, where a test knows two: the lowest versions of
+    the libraries meet it there, and ``make test`` has met both servers.
+    """
+    if os.environ.get(ONE_POSTGRES_VARIABLE, "") in {"", "0"} or "postgres_embedded" not in kinds:
+        return list(kinds)
+    return [kind for kind in kinds if kind != "postgres_server"]
 
 
 def not_run(reason: str) -> NoReturn:
@@ -59,6 +77,11 @@ def not_run(reason: str) -> NoReturn:
     if os.environ.get(REQUIRE_VARIABLE, "") not in {"", "0"}:
         pytest.fail(f"required here, but not run: {reason}", pytrace=False)
     pytest.skip(f"not run: {reason}")
+
+
+def wants_partitions(url: str) -> bool:
+    """Whether a ledger in this place is to be partitioned."""
+    return _PARTITIONED_SETTING in str(sa.make_url(url).query.get("options", ""))
 
 
 class DatabaseNotReachable(Exception):
@@ -182,7 +205,10 @@ class PostgresServer:
         schema = _unique_name()
         with self._session.connect() as connection:
             connection.execute(sa.text(f"CREATE SCHEMA {schema}"))
-        url = self._session_url.update_query_dict({"options": f"-csearch_path={schema}"})
+        options = f"-csearch_path={schema}"
+        if self.kind == PARTITIONED or os.environ.get(PARTITIONED_VARIABLE, "") not in {"", "0"}:
+            options += f" {_PARTITIONED_SETTING}"
+        url = self._session_url.update_query_dict({"options": options})
         return DatabaseUnderTest(self.kind, _rendered(url), schema, self)
 
     def fresh_database(self) -> DatabaseUnderTest:
@@ -305,19 +331,19 @@ class DatabaseServers:
         ran = {kind: server.description for kind, server in self._running.items()}
         missing = {kind: f"NOT RUN: {reason}" for kind, reason in self._missing.items()}
         found = {**ran, **missing}
-        return [f"{kind:<18} {found[kind]}" for kind in ALL if kind in found]
+        return [f"{kind:<20} {found[kind]}" for kind in (*ALL, PARTITIONED) if kind in found]
 
     def _open(self, kind: DatabaseKind) -> DatabaseServer:
         if kind == "sqlite":
             return SqliteServer(self._folder)
-        if kind == "postgres_embedded":
-            return _embedded()
+        if kind in ("postgres_embedded", PARTITIONED):
+            return _embedded(kind)
         if kind == "postgres_server":
             return PostgresServer(kind, _from_environment(POSTGRES_VARIABLE, _POSTGRES_DEFAULT))
         return MariaDbServer(_from_environment(MYSQL_VARIABLE, _MYSQL_DEFAULT))
 
 
-def _embedded() -> PostgresServer:
+def _embedded(kind: DatabaseKind) -> PostgresServer:
     # A crash of the server loses nothing without fsync, only a crash of the machine does.
     server = EmbeddedPostgres(settings={"fsync": "off", "full_page_writes": "off", "max_connections": "200"})
     try:
@@ -325,7 +351,7 @@ def _embedded() -> PostgresServer:
     except EmbeddedPostgresNotInstalled as error:
         raise DatabaseNotReachable(str(error)) from error
     try:
-        return PostgresServer("postgres_embedded", server.url(), stop=server.close)
+        return PostgresServer(kind, server.url(), stop=server.close)
     except BaseException:
         server.close()
         raise

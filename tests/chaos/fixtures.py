@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_guard.store.migrate import migrate
 from tests.chaos.books import Books, Receiver
 from tests.databases import databases
+from tests.ledgers import migrated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,7 +40,7 @@ def books(
         request.session.addfinalizer(lambda: database_server.drop(shared.pop(database_kind)))
     books = Books(shared[database_kind].url, dag_id, receiver)
     if first:
-        migrate(books.database)
+        migrated(books.database)
         books.create_posting()
     yield books
     books.close()

@@ -8,7 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.report import Outcome
-from airflow_guard.execution import run as execution
+from airflow_guard.execution import session as execution
 from tests.chaos.books import Books, Receiver, counts, failure
 from tests.processes import checkpoint
 

@@ -117,10 +117,12 @@ def resolve(key: Key, token: str, decision: str) -> bool:
     """Settle the attempt that was judged; return whether the ledger accepted it."""
     (key_hash,) = key.hashes
     try:
-        resolution.resolve(key.ledger, SPACE.key_date, key_hash, token, decision, actor="ada", reason="asked")
+        settled = resolution.resolve(
+            key.ledger, SPACE.key_date, key_hash, token, decision, actor="ada", reason="asked"
+        )
     except ResolutionError:
         return False
-    return True
+    return not settled[0].repeated
 
 
 OPERATIONS = {

@@ -17,8 +17,10 @@ from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.dialects import utc_after
 from airflow_guard.store.ledger import Ledger
-from airflow_guard.store.migrate import migrate
+from airflow_guard.store.migrate import partition
 from airflow_guard.store.task_runs import TaskTry
+from tests.databases import wants_partitions
+from tests.ledgers import migrated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +35,9 @@ SPACE = KeySpace("statements", "post_statement", DAY)
 def new_ledger(url: str) -> Ledger:
     """Return a migrated ledger; its engines are disposed of with ``ledger.database.dispose()``."""
     database = LedgerDatabase(url)
-    migrate(database)
+    migrated(database)
+    if wants_partitions(url):
+        partition(database)
     return Ledger(database)
 
 

@@ -200,6 +200,7 @@ def test_a_missing_reason_is_refused(ledger: Ledger) -> None:
 
 
 def test_history_of_an_old_name_is_refused_because_nobody_would_find_it(ledger: Ledger) -> None:
+    adopted(ledger, "business_date\n2025-03-30\n")
     rename(ledger, ("statements", "post_statement"), ("books", "post"), actor="ana", reason="new name")
     with pytest.raises(ResolutionError, match="books / post"):
         adopted(ledger, "business_date\n2025-03-31\n")

@@ -19,15 +19,15 @@ from airflow_guard.store import resolution
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger, Ownership
+from chaos.cutting import PATIENCE_S, Proxy
 from tests.contract.attempts import SPACE, Attempt, attempt, documents_of, events_of, new_ledger, opened
-from tests.contract.cutting import PATIENCE_S, Proxy
 from tests.contract.waiting import wait_until, wait_until_blocked
 from tests.databases import POSTGRES, databases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.contract.cutting import When
+    from chaos.cutting import When
     from tests.databases import DatabaseServers, DatabaseUnderTest
 
 ASKING = Asking(TaskIdentity("statements", "post", "manual__1"), "default")

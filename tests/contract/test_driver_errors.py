@@ -94,6 +94,7 @@ def test_each_error_gets_its_meaning(given: Exception, expected: type[LedgerErro
 def test_the_text_of_a_document_gives_an_error_no_other_meaning(text: str) -> None:
     given = error(text, code="23514", kind=sa.exc.IntegrityError)
     assert meaning(given) is given
+    assert given.__cause__ is None, "not itself: a walk of causes would never end"
 
 
 def test_a_pool_without_a_free_connection_is_busy() -> None:

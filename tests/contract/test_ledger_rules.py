@@ -12,8 +12,8 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError
 from airflow_guard.core.states import PHASES_OF_STATE, FollowUp, Phase, State
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.dialects import error_code
-from airflow_guard.store.migrate import migrate
 from tests.databases import POSTGRES, DatabaseUnderTest, databases
+from tests.ledgers import migrated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ MOMENT = datetime(2025, 3, 31, 12, 0, 0, 123456)  # noqa: DTZ001 - the columns h
 def ledger(database: DatabaseUnderTest) -> Iterator[LedgerDatabase]:
     """A migrated ledger."""
     ledger = LedgerDatabase(database.url)
-    migrate(ledger)
+    migrated(ledger)
     yield ledger
     ledger.dispose()
 

@@ -6,7 +6,6 @@ import contextlib
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +17,7 @@ import sqlalchemy as sa
 
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import State
+from airflow_guard.demo.stack import free_port
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
 from airflow_guard.store.changes import BEGIN
 from airflow_guard.store.database import LedgerDatabase
@@ -58,8 +58,7 @@ def pooled(database: DatabaseUnderTest) -> Iterator[sa.URL]:
     own = database.server.fresh_database()
     new_ledger(own.url).database.dispose()
     url = sa.make_url(own.url)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listen = free.getsockname()[1]
+    listen = free_port()
     settings = _SETTINGS.format(
         name=url.database,
         host=url.query.get("host", url.host),
@@ -110,7 +109,9 @@ def advisory_locks(url: sa.URL) -> int:
     with engine.connect() as connection:
         return int(
             connection.exec_driver_sql(
-                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+                # Of this database: other tests migrate theirs on the same server meanwhile.
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' "
+                "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
             ).scalar_one()
         )
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.core.errors import BeforeHorizon
+from airflow_guard.core.errors import BeforeHorizon, LedgerBusy, ResolutionError
 from airflow_guard.store.changes import Ownership
+from airflow_guard.store.dialects import utc_after
 from airflow_guard.store.purge import Purge
 from airflow_guard.store.rename import rename
 from airflow_guard.store.reruns import authorise
@@ -18,6 +21,7 @@ from airflow_guard.store.resolution import Judged
 from airflow_guard.testing import TestLedger
 from tests.contract.attempts import (
     SPACE,
+    Attempt,
     attempt,
     documents_of,
     held_before_commit,
@@ -61,6 +65,23 @@ def count(ledger: Ledger, table: str) -> int:
     found = sa.select(sa.func.count()).select_from(ledger.database.tables.metadata.tables[f"guard_{table}"])
     with ledger.database.engine.connect() as connection:
         return int(connection.execute(found).scalar_one())
+
+
+def test_the_lease_of_a_killed_try_goes_with_the_try(ledger: Ledger) -> None:
+    """Nobody ended it; while it runs its try stays, and when it is over both go."""
+    opened(ledger, OLD)
+    kept = opened(ledger, NEW)
+    done = attempt(ledger, "INV-1", space=OLD).begin().complete("1")
+    ledger.runs.close(done.own.task_run_id, "success", {})
+    purge(ledger)
+    assert (count(ledger, "task_run"), count(ledger, "lease")) == (2, 2)
+    lease = ledger.database.tables.lease
+    with ledger.database.engine.begin() as connection:
+        connection.execute(sa.update(lease).values(expires_at=utc_after(sa.literal(-1.0))))
+    purge(ledger)
+    with ledger.database.engine.connect() as connection:
+        assert connection.execute(sa.select(lease.c.task_run_id)).scalars().all() == [kept]
+    assert count(ledger, "task_run") == 1
 
 
 def test_what_is_done_and_old_goes_in_batches_and_cannot_be_claimed_again(ledger: Ledger) -> None:
@@ -127,6 +148,45 @@ def test_a_claim_that_races_with_a_purge_meets_the_row_or_the_horizon(
     assert claimed is False or isinstance(claimed, BeforeHorizon)
     with pytest.raises(BeforeHorizon):
         claim(ledger, OLD)
+
+
+@databases("postgres_embedded", "mariadb")
+def test_a_purge_that_races_with_an_authorisation_removes_it_or_leaves_it(
+    ledger: Ledger, database: DatabaseUnderTest
+) -> None:
+    """What a person may have executed once more stays; what is gone nobody can authorise."""
+    day = timedelta(days=1)
+    stays, goes = (attempt(ledger, name, space=OLD).begin().complete("1") for name in ("INV-1", "INV-2"))
+    for each in (stays, goes):
+        ledger.runs.close(each.own.task_run_id, "success", {})
+
+    def allow(one: Attempt) -> Any:
+        look = [Judged(OLD.key_date, one.hashes[0], one.own.token)]
+        return lambda other: authorise(other, look, actor="bob", reason="wrong rate", expires=day)
+
+    with held_before_commit(database, allow(stays)) as (release, outcome):
+        with suppress(
+            LedgerBusy
+        ):  # InnoDB waits for what a condition reads; the others pass the locked key over
+            assert purge(ledger)[0].keys == 1
+        release()
+        assert len(outcome()) == 1
+    purge(ledger)
+    assert stays.row().rerun is not None
+    assert count(ledger, "execution") == 1
+
+    again = attempt(ledger, "INV-3", space=replace(OLD, operation="other")).begin().complete("1")
+    ledger.runs.close(again.own.task_run_id, "success", {})
+
+    def work(other: Ledger) -> Any:
+        return list(Purge(other, UNTIL, "ada", "r", operation="other").run())
+
+    with held_before_commit(database, work, skip=1) as (release, outcome):
+        second = in_thread(partial(allow(again), ledger))
+        release()
+        assert outcome()[0].keys == 1
+        assert isinstance(second(), ResolutionError)
+    assert count(ledger, "rerun") == 1, "that of the key which stays"
 
 
 @databases("sqlite", "mariadb")

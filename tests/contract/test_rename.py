@@ -195,6 +195,7 @@ def test_renamed_back_over_two_steps(ledger: Ledger) -> None:
 
 
 def test_aliases_in_a_circle_end_with_an_error_that_names_them(ledger: Ledger) -> None:
+    attempt(ledger, "INV-1").begin().complete()
     renamed(ledger)
     alias = ledger.database.tables.alias
     with ledger.database.engine.begin() as connection:
@@ -244,6 +245,17 @@ def test_a_key_that_exists_under_both_names_refuses_the_rename(ledger: Ledger) -
     assert aliases.resolve(ledger, *OLD) == OLD
 
 
+def test_a_name_that_the_ledger_never_saw_is_not_renamed(ledger: Ledger) -> None:
+    attempt(ledger, "INV-1").begin().complete()
+    for dry_run in (True, False):
+        with pytest.raises(
+            ResolutionError, match=r"no operation statement / post.*Did you mean statements / post"
+        ):
+            renamed(ledger, ("statement", "post_statement"), NEW, dry_run=dry_run)
+    assert aliases.resolve(ledger, "statement", "post_statement") == ("statement", "post_statement")
+    assert aliases.resolve(ledger, *NEW) == NEW
+
+
 @databases("sqlite")
 @pytest.mark.parametrize("words", [{"reason": " "}, {"actor": ""}])
 def test_a_rename_without_reason_or_name_is_refused(ledger: Ledger, words: dict[str, str]) -> None:
@@ -252,6 +264,7 @@ def test_a_rename_without_reason_or_name_is_refused(ledger: Ledger, words: dict[
 
 
 def test_names_that_contradict_earlier_renames_are_refused(ledger: Ledger) -> None:
+    attempt(ledger, "INV-1").begin().complete()
     renamed(ledger)
     with pytest.raises(ResolutionError, match=r"was renamed to bank_statements / post .* by ana"):
         renamed(ledger, OLD, ("books", "post"))
@@ -264,6 +277,7 @@ def test_names_that_contradict_earlier_renames_are_refused(ledger: Ledger) -> No
 
 
 def test_the_same_rename_again_takes_what_came_since(ledger: Ledger) -> None:
+    attempt(ledger, "INV-1").begin().complete()
     renamed(ledger)
     again = renamed(ledger)
     assert (again.count, again.alias_is_new) == (0, False)

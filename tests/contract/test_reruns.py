@@ -54,8 +54,8 @@ def done(ledger: Ledger, name: str = "INV-1", result: str = '{"n":1}') -> Attemp
     return attempt(ledger, name).begin().complete(result)
 
 
-def authorised(ledger: Ledger, *attempts: Attempt, **more: Any) -> list[Any]:
-    return authorise(ledger, judged(*attempts), actor="ada", reason="wrong rate", expires=DAY, **more)
+def authorised(ledger: Ledger, *attempts: Attempt, actor: str = "ada", **more: Any) -> list[Any]:
+    return authorise(ledger, judged(*attempts), actor=actor, reason="wrong rate", expires=DAY, **more)
 
 
 def claim(ledger: Ledger, name: str = "INV-1") -> bool:
@@ -100,7 +100,7 @@ def test_all_are_authorised_or_none(ledger: Ledger) -> None:
     assert good.row().rerun is None
     authorised(ledger, good)
     with pytest.raises(ResolutionError, match="authorised already, by ada"):
-        authorised(ledger, good)
+        authorised(ledger, good, actor="bob")
 
 
 @pytest.mark.parametrize("expires", [timedelta(0), timedelta(days=32)])

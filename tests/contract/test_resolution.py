@@ -111,9 +111,9 @@ def test_c27_the_second_of_two_resolutions_is_refused_and_told_who_was_first(led
     with pytest.raises(StaleResolution, match="by ana: seen at the bank"):
         resolve(killed, "did_not_happen", actor="bob")
     with pytest.raises(StaleResolution, match=r"settled already.*airflow-guard show --key"):
-        resolve(killed, "happened", actor="ana", reason="seen at the bank")
+        resolve(killed, "happened", actor="bob", reason="seen at the bank")
     with pytest.raises(StaleResolution, match="airflow-guard show --ledger core_banking --key"):
-        resolve(killed, "happened", reason="seen at the bank", ledger_name="core_banking")
+        resolve(killed, "happened", actor="bob", ledger_name="core_banking")
     assert killed.row().state is State.COMPLETED
     assert [event.kind for event in events_of(ledger, DAY, killed.hashes[0])] == ["doubt", "resolve_happened"]
 

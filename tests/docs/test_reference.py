@@ -192,7 +192,21 @@ def test_every_command_is_there() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["migrate", "show", "resolve", "adopt", "rename", "rerun", "purge", "export", "diagnose", "audit"]
+    "name",
+    [
+        "migrate",
+        "show",
+        "resolve",
+        "breaks",
+        "adopt",
+        "rename",
+        "rerun",
+        "purge",
+        "failover",
+        "export",
+        "diagnose",
+        "audit",
+    ],
 )
 def test_every_option_of_a_command_is_there(name: str) -> None:
     text = page("docs/reference/cli.md")
@@ -289,7 +303,7 @@ def test_the_kinds_of_events_are_those_that_are_written() -> None:
 def kinds_in(module: ast.Module) -> set[str]:
     """Return the kinds of events in a module, as it gives them to ``AuditEvent`` or to what makes one."""
     kinds = set()
-    position = {"AuditEvent": 0, "_event": 0, "record": 3}
+    position = {"AuditEvent": 0, "_event": 0, "record": 3, "_note": 0, "note": 1}
     for node in ast.walk(module):
         if isinstance(node, ast.Call):
             name = getattr(node.func, "id", getattr(node.func, "attr", ""))

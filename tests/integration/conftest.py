@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.migrate import migrate
+from tests.ledgers import migrated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,6 +95,13 @@ def business(
     monkeypatch.setenv(f"AIRFLOW_CONN_{LEDGER.upper()}", database.airflow_connection())
     monkeypatch.setenv("AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID", LEDGER)
     business = Business(database)
-    migrate(business.ledger)
+    migrated(business.ledger)
     yield business
     business.ledger.dispose()
+
+
+@pytest.fixture
+def short_deferrals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let tasks leave their worker for a moment only, so that what becomes of them is tested in a moment."""
+    monkeypatch.setattr("airflow_guard.sensors.reconciliation.SHORTEST_DEFERRAL_S", 0.0)
+    monkeypatch.setattr("airflow_guard.operators.waiting.SHORTEST_DEFERRAL_S", 0.0)

@@ -23,10 +23,22 @@ import yaml
 from airflow_guard.cli.definitions import COMMANDS
 from airflow_guard.cli.main import main
 from airflow_guard.core.commands import without_password
+from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp, State
+from airflow_guard.store.changes import Ownership
+from airflow_guard.store.rerun_withdrawal import Scope, granted, withdraw
 from airflow_guard.store.resolution import resolve
-from tests.contract.attempts import DAY, SPACE, Attempt, attempt, events_of, new_ledger
+from tests.contract.attempts import (
+    DAY,
+    SPACE,
+    Attempt,
+    attempt,
+    documents_of,
+    events_of,
+    new_ledger,
+    opened,
+)
 from tests.databases import databases
 
 if TYPE_CHECKING:
@@ -84,9 +96,29 @@ REASON = ("--reason", "seen in the bank's statement")
 def test_migrate_creates_the_ledger_once(database: DatabaseUnderTest, cli: Cli) -> None:
     cli("show", code=1)
     assert "airflow-guard migrate --ledger" in cli.err or "no SQLite file" in cli.err.replace("There is ", "")
-    assert "migrated to version" in cli("migrate")
+    assert "was migrated to version" in cli("migrate")
     assert "already" in cli("migrate")
     assert "no such keys" in cli("show")
+
+
+@databases("postgres_embedded")
+def test_migrate_partitions_a_ledger_and_adds_months(cli: Cli) -> None:
+    cli("migrate")
+    cli("migrate", "--partitions-ahead", "3", code=1)
+    assert "airflow-guard migrate --partition" in cli.err
+    said = cli("migrate", "--partition", "--partitions-ahead", "1")
+    assert "The ledger is partitioned. It held nothing with a date." in said
+    assert said.count("guard_execution_p") == 2
+    assert "none, they are all there" in cli("migrate", "--partition", "--partitions-ahead", "1")
+    assert cli("migrate", "--partitions-ahead", "3").count("guard_execution_p") == 2
+    for words in (["--sql", "--partition"], ["--partitions-ahead", "-1"], ["--partitions-ahead", "many"]):
+        cli("migrate", *words, code=2)
+
+
+@databases("sqlite")
+def test_only_postgresql_is_partitioned(cli: Cli) -> None:
+    cli("migrate", "--partition", code=1)
+    assert "Only a ledger on PostgreSQL can be partitioned" in cli.err
 
 
 @databases("sqlite")
@@ -286,6 +318,32 @@ def test_a_ledger_that_is_not_there(capsys: pytest.CaptureFixture[str], url: str
     printed = capsys.readouterr()
     assert says in printed.err
     assert "secret" not in printed.err
+
+
+@databases("sqlite")
+def test_show_of_an_unknown_name_offers_near_ones(ledger: Ledger, cli: Cli) -> None:
+    attempt(ledger, "A").begin().complete()
+    assert "It knows no DAG statement. Did you mean statements?" in cli("show", "statement", "2025-03-31")
+    said = cli("show", "statements", "--operation", "post_statements")
+    assert "It knows no operation post_statements. Did you mean post_statement?" in said
+    assert cli("show", "statements", "2025-01-01") == "The ledger has no such keys.\n"
+
+
+def test_no_ledger_and_a_file_that_is_not_there_are_said_with_the_option(
+    airflow_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("AIRFLOW__AIRFLOW_GUARD__LEDGER_CONN_ID", raising=False)
+    assert main(["show"]) == 1
+    assert "give --ledger with an Airflow connection or a URL" in capsys.readouterr().err
+    missing = tmp_path / "misspelt.db"
+    monkeypatch.setenv("AIRFLOW_CONN_BANK", json.dumps({"conn_type": "sqlite", "host": str(missing)}))
+    for name in ("bank", f"sqlite:///{missing}"):
+        assert main(["show", "--ledger", name]) == 1
+        assert "There is no SQLite file" in (said := capsys.readouterr().err)
+        assert f"airflow-guard migrate --ledger {name}" in said
+    assert not missing.exists()
+    assert main(["migrate", "--ledger", "bank"]) == 0
+    assert main(["show", "--ledger", "bank"]) == 0
 
 
 # -- resolve
@@ -549,7 +607,19 @@ def test_rename_after_a_dry_run(ledger: Ledger, cli: Cli) -> None:
     assert "3 keys (2 completed, 1 in_doubt) moved" in cli(*command)
     assert len(cli.json("show", "books")) == 3
     assert cli.json(*command)["keys"] == 0
-    assert "no keys under the old name" in cli("rename", "misspelt", "post", "x", "post", *REASON)
+
+
+@databases("sqlite")
+def test_a_misspelt_old_name_is_not_renamed_and_leaves_no_alias(ledger: Ledger, cli: Cli) -> None:
+    attempt(ledger, "A").begin().complete()
+    for options in ((), ("--dry-run",)):
+        cli("rename", "statement", "post_statement", "books", "post", *REASON, *options, code=1)
+        assert "knows no operation statement / post_statement" in cli.err
+        assert "Did you mean statements / post_statement?" in cli.err
+    with ledger.database.engine.connect() as connection:
+        assert connection.execute(sa.select(ledger.database.tables.alias)).all() == []
+    cli("rename", "statements", "post_statement", "books", "post", *REASON)
+    assert len(cli.json("show", "books")) == 1
 
 
 # -- as part of Airflow
@@ -699,6 +769,43 @@ def test_rerun_shows_what_was_done_and_names_the_backfill(ledger: Ledger, cli: C
     assert "authorised already, by ada" in cli.err
 
 
+@databases(*ONE_OF_EACH)
+def test_what_is_authorised_can_be_withdrawn_until_it_is_used(ledger: Ledger, cli: Cli) -> None:
+    done = attempt(ledger, "A", "B").begin().complete()
+    a, b = done.hashes
+    take_back = ("rerun", "--withdraw", "--reason", "not corrected yet", "--yes")
+    cli(*RERUN, *REASON, "--yes")
+    assert "1 authorisation would be withdrawn" in cli(*take_back, "--key", a, "--dry-run")
+    assert "1 authorisation withdrawn" in cli(*take_back, "--key", a)
+    assert "rerun_withdrawn" in {event.kind for event in events_of(ledger, DAY, a)}
+    assert ledger.read(DAY, [a])[a].rerun is None
+    assert ledger.read(DAY, [b])[b].rerun is not None
+    assert [each["key"] for each in cli.json(*take_back, "--all")["withdrawn"]] == [b]
+    cli(*take_back, "--all", code=1)
+    assert "Nothing of that is authorised" in cli.err
+
+    cli(*RERUN, *REASON, "--yes")
+    other = ("--start", "2025-03-30")
+    cli(*take_back, "statements", "post_statement", *other, code=1)
+    assert cli.json(*take_back, "statements", "post_statement")["withdrawn"]
+    assert "A" in cli("show", "--key", a)
+    cli(*take_back, code=2)
+    cli("rerun", "--all", *REASON, code=2)
+
+
+@databases(*ONE_OF_EACH)
+def test_what_is_used_while_somebody_withdraws_is_not_withdrawn(ledger: Ledger, cli: Cli) -> None:
+    attempt(ledger, "A", "B").begin().complete()
+    cli(*RERUN, *REASON, "--yes")
+    seen = granted(ledger, Scope())
+    documents = documents_of(SPACE, "A")
+    own = Ownership.new(DAY, opened(ledger), "test")
+    assert ledger.claim(own, SPACE, [], [], reruns=documents)
+    with pytest.raises(ResolutionError, match="was used meanwhile"):
+        withdraw(ledger, seen, actor="ada", reason="not corrected yet")
+    assert [each.key_text.rpartition(" ")[2] for each in granted(ledger, Scope())] == ["B"], "all or none"
+
+
 @databases("sqlite")
 def test_rerun_refuses_what_it_cannot_authorise(ledger: Ledger, cli: Cli) -> None:
     told = scene(ledger)
@@ -737,12 +844,42 @@ def test_purge_counts_first_and_removes_what_is_done(ledger: Ledger, cli: Cli) -
     assert "nothing to remove" in cli(*what, "--yes")
     left = cli.json("show", "statements", "2025-03-31", "--state", "completed")
     assert [row["document"] for row in left] == ["follow-up"]
-    for wrong in (
-        ("--until", "2999-01-01"),
-        ("--older-than", "2y"),
-        ("--until", "2020-01-01", "--older-than", "9d"),
-    ):
+    for wrong in (("--older-than", "2y"), ("--until", "2020-01-01", "--older-than", "9d")):
         cli("purge", *wrong, *REASON, code=2)
+    cli("purge", "--until", "2999-01-01", *REASON, code=1)
+    assert "not over yet" in cli.err
+
+
+# -- failover
+
+
+@databases(*ONE_OF_EACH)
+def test_failover_puts_in_doubt_is_listed_and_is_closed(ledger: Ledger, cli: Cli) -> None:
+    begun = attempt(ledger, "PAY-1").begin()
+    waiting = attempt(ledger, "PAY-2")
+    assert "No fail-over is open" in cli("failover")
+    cli("failover", "--close", *REASON, code=1)
+    what = ("failover", "--lost-since", "2025-03-31T04:10:00+02:00", "--actor", "ada", *REASON)
+    dry = cli.json(*what, "--dry-run")
+    assert {row["what"].split(" / ")[-1]: row["state"] for row in dry} == {
+        "PAY-1": "in_doubt", "PAY-2": "failed",
+    }  # fmt: skip
+    assert begun.row().state is State.IN_PROGRESS
+    cli(*what, code=1)
+    assert "no terminal" in cli.err
+    assert "PAY-1 is in doubt" in cli(*what, "--yes")
+    assert "1 effects had begun, 1 claims had not" in cli.out
+    assert (begun.row().state, waiting.row().state) == (State.IN_DOUBT, State.FAILED)
+    assert "Commits since 2025-03-31 02:10:00 UTC may be lost" in cli("failover")
+    assert "would be closed" in cli("failover", "--close", "--dry-run", *REASON)
+    assert "counts as new again" in cli("failover", "--close", *REASON)
+    assert cli.json("failover") == []
+    for wrong in (("--lost-since", "yesterday"), ("--lost-since", "2025-03-31T04:10:00Z", "--close")):
+        cli("failover", *wrong, *REASON, code=2)
+    cli("failover", "--lost-since", "2025-03-31T04:10:00", *REASON, code=1)
+    assert "has no zone" in cli.err
+    cli("failover", "--lost-since", "2025-03-31T04:10:00Z", code=1)
+    assert "A reason is missing" in cli.err
 
 
 # -- export

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,7 @@ from tests.airflow_runs import start_run
 from tests.databases import databases
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.integration.conftest import Business
@@ -84,6 +87,90 @@ def test_a_date_that_was_triggered_twice(
     else:
         assert causes[2:] == ["doubled in the business table"]
         assert "Business rows are doubled" in said["conclusion"]
+
+
+@pytest.fixture
+def api(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Airflow's own API server on a free port, with a token in the environment."""
+    import httpx
+    import uvicorn
+
+    monkeypatch.setenv("AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS", "True")
+    from airflow.api_fastapi.app import create_app
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+        server = uvicorn.Server(uvicorn.Config(create_app("all"), log_level="error", lifespan="off"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [free]})
+        free.listen()
+        thread.start()
+        token = httpx.get(f"{url}/auth/token", timeout=60).json()["access_token"]
+        monkeypatch.setenv("AIRFLOW_GUARD_API_TOKEN", token)
+        yield url
+        server.should_exit = True
+        thread.join()
+
+
+def test_the_scheduling_log_is_read_where_it_can_be_reached(
+    business: Business, api: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DAG(
+        f"{business.dag_id}_both", schedule="@daily", start_date=datetime(2026, 1, 1, tzinfo=UTC)
+    ) as dag:
+        PythonOperator(task_id="post", python_callable=str)
+    start_run(dag, run_type="scheduled", logical_at=DAY).go().clear().go()
+    asked = ["diagnose", dag.dag_id, "2026-01-30", "--ledger", business.database.url, "-o", "json"]
+
+    def told(*options: str) -> tuple[Any, str]:
+        capsys.readouterr()
+        assert main([*asked, *options]) == 0
+        printed = capsys.readouterr()
+        # The server logs to the same output.
+        return json.JSONDecoder().raw_decode(printed.out[printed.out.index("{\n") :])[0], printed.err
+
+    said, note = told("--airflow-url", api)
+    assert f"read through Airflow's API at {api}" in note
+    assert said["scheduling_log"] == f"Airflow's API at {api}"
+    stored, note = told()
+    assert "read from Airflow's metadata database" in note
+    assert [each["cause"] for each in said["findings"]] == ["duplicate execution"]
+    assert len(stored["findings"]) == 1
+    said, note = told("--airflow-url", "http://127.0.0.1:1")
+    assert "does not answer" in note
+    assert "read from Airflow's metadata database" in note
+    assert said == stored
+    monkeypatch.setenv("AIRFLOW_GUARD_API_TOKEN", "expired")
+    said, note = told("--airflow-url", api)
+    assert (
+        "; AIRFLOW_GUARD_API_TOKEN must hold a token that it takes. The scheduling log is read from" in note
+    )
+    assert said == stored
+    nowhere = [
+        "--airflow-url",
+        "http://127.0.0.1:1",
+        "--airflow-db",
+        "postgresql://airflow:s3cret@127.0.0.1:1/airflow",
+    ]
+    assert main([*asked, *nowhere]) == 1
+    refused = capsys.readouterr().err
+    assert "does not answer" in refused
+    assert "cannot be reached" in refused
+    assert "s3cret" not in refused
+
+
+def test_a_misspelt_business_table_or_column_is_named_with_near_ones(
+    business: Business, airflow_home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with business.ledger.engine.begin() as connection:
+        connection.execute(sa.text("CREATE TABLE booked (document varchar(20), day date)"))
+    for table, key, says in (
+        ("boked", "document", "There is no table boked. Did you mean booked?"),
+        ("booked", "documents", "booked has no column documents. Did you mean document?"),
+    ):
+        asked = ["diagnose", "statements", "2026-01-30", "--table", table, "--table-key", key]
+        assert main([*asked, "--ledger", business.database.url]) == 1
+        assert says in capsys.readouterr().err
 
 
 def test_the_rest_api_and_the_metadata_database_say_the_same(

@@ -17,7 +17,7 @@ from airflow_guard.core.errors import (
     NotExecuted,
 )
 from airflow_guard.core.states import State
-from airflow_guard.execution import run as execution
+from airflow_guard.execution import session as execution
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, Books, Receiver, counts, failure, mapped, numbered
 from tests.databases import databases

@@ -6,9 +6,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import sqlalchemy as sa
 
 from airflow_guard.core.effects import External
-from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, OwnershipLost
+from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, OwnershipLost, Rejected
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.ledger import Ledger
@@ -295,3 +296,68 @@ def test_losing_the_key_before_the_effect_executes_nothing(books: Books) -> None
     assert failure(report).retryable
     assert len(books.receiver.calls()) == 1
     assert counts(books.run(books.pay, ["A"], try_number=3)) == {"replayed": 1}
+
+
+# -- what people read of it -----------------------------------------------------------------------------
+
+
+def test_a_replay_says_who_has_settled_the_doubt(books: Books, caplog: pytest.LogCaptureFixture) -> None:
+    in_doubt(books, "A", sent=True)
+    books.resolve("A", "happened", reason="in the report of 14:40")
+    caplog.set_level("INFO")
+    report = books.run(books.pay, ["A", "B"], try_number=2)
+    assert counts(report) == {"replayed": 1, "executed": 1}
+    assert "resolved as happened by ada: in the report of 14:40" in caplog.text
+    assert report.summary()["settled"]["A"].startswith("resolved as happened by ada")
+    assert "settled" not in books.run(books.pay, ["B"], try_number=3).summary()
+
+
+def test_what_needs_somebody_is_logged_as_a_warning(books: Books, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="airflow_guard.execution.run")
+    in_doubt(books, "A")
+    books.run(refusing, ["A", "B"], try_number=2)
+    books.run(failing, ["C"], try_number=2)
+    levels = {(record.levelname, record.getMessage().split()[1]) for record in caplog.records}
+    assert {("WARNING", "in_doubt"), ("WARNING", "rejected"), ("WARNING", "failed")} <= levels
+    books.run(books.pay, ["D"], try_number=3)
+    assert caplog.records[-1].levelname == "INFO"
+
+
+def test_a_password_in_an_exception_is_not_stored(books: Books) -> None:
+    secret = "s3cret-of-the-bank"
+
+    def pay(document: str) -> None:
+        raise TimeoutError(f"no answer from https://guard:{secret}@bank/pay (password={secret})")
+
+    report = books.run(pay, ["A"])
+    books.run(pay, ["A"], try_number=2)
+    stored = [str(row) for row in (*books.rows(), *books.events(), *tries(books))]
+    assert "no answer from https://guard:***@bank/pay" in " ".join(stored)
+    assert secret not in " ".join(stored)
+    assert secret not in "".join(report.log_lines())
+    assert secret not in str(failure(report))
+
+
+def test_a_task_with_too_many_rejected_documents_stores_why_and_says_how_to_settle_one(books: Books) -> None:
+    report = books.run(refusing, ["A", "B"])
+    error = str(failure(report))
+    command = f'airflow-guard resolve {books.dag_id} 2026-01-31 post A --waive --reason "…"'
+    assert command in error
+    (stored,) = tries(books)
+    assert command in stored.error
+    assert "account closed" in stored.error
+
+
+def refusing(document: str) -> None:
+    raise Rejected("account closed")
+
+
+def failing(document: str, effect: Any) -> None:
+    raise ValueError("not prepared")
+
+
+def tries(books: Books) -> list[Any]:
+    """Return what the ledger has of the tries of this test."""
+    run = books.database.tables.task_run
+    with books.database.engine.connect() as connection:
+        return list(connection.execute(sa.select(run).where(run.c.dag_id == books.dag_id)))

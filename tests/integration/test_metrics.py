@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from airflow.sdk import DAG
 
-from airflow_guard import IdempotentOperator, ReconciliationSensor, Rejected, Side
+from airflow_guard import External, IdempotentOperator, ReconciliationSensor, Rejected, Side
 from airflow_guard.airflow_compat import _stats, count_stat
 from airflow_guard.hooks.metrics import COUNTERS, count
 from tests.airflow_runs import start_run
@@ -93,6 +93,22 @@ def test_open_breaks_are_counted(business: Business, statsd: StatsD) -> None:
         ReconciliationSensor(task_id="reconcile", poke_interval=0.01, settle_pokes=1, **sides)
     start_run(dag, logical_at=JANUARY_30).go()
     assert statsd.received() == {"breaks": 2}
+
+
+def test_what_was_done_before_a_question_is_counted_once(business: Business, statsd: StatsD) -> None:
+    def pay(document: str, attempt: int) -> None:
+        if document == "B" and attempt == 1:
+            raise TimeoutError
+
+    with DAG(business.dag_id, schedule=None, start_date=datetime(2025, 1, 1, tzinfo=UTC)) as dag:
+        IdempotentOperator(
+            task_id="pay", python_callable=pay, documents=["A", "B"], side_effect=External(in_doubt="ask")
+        )
+    run = start_run(dag, logical_at=JANUARY_30).go(run_triggers=False)
+    assert statsd.received() == {"executed": 1, "in_doubt": 1}
+    (field,) = set(run.question("pay").params) - {"reason"}
+    run.answer("pay", "Settle", {field: "did not happen", "reason": "never seen"})
+    assert statsd.received() == {"executed": 1}
 
 
 def test_every_counter_arrives_with_its_tags(statsd: StatsD) -> None:

@@ -12,6 +12,7 @@ from airflow_guard import (
     DateChangedError,
     IdempotentOperator,
     business_date_of,
+    business_day,
     from_asset_extra,
     month_end,
     previous_business_day,
@@ -148,6 +149,20 @@ def test_c11_a_rule_that_now_skips_the_run_is_refused_as_well(business: Business
     run = start_run(dag_of(business), logical_at=JANUARY_10).go()
     run.clear().go(dag_of(business, business_date=month_end(otherwise="skip")))
     assert isinstance(failure(run), DateChangedError)
+
+
+def test_c11_a_holiday_that_the_rule_refuses_fails_before_the_callable(business: Business) -> None:
+    closed = Calendar(date(2025, 1, 9))
+    for rule, conf in (
+        (previous_business_day(calendar=closed, otherwise="error"), {"business_date": "2025-01-09"}),
+        (business_day(calendar=closed, otherwise="error"), {"business_date": "2025-01-09"}),
+    ):
+        run = start_run(dag_of(business, business_date=rule), run_type="manual", conf=conf).go()
+        error = failure(run)
+        assert isinstance(error, BusinessDateError)
+        assert "2025-01-09" in str(error)
+        assert "not a business day" in str(error)
+    assert_untouched(business)
 
 
 def test_a_rule_that_has_no_date_skips_the_task(business: Business) -> None:

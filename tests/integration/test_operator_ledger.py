@@ -303,4 +303,6 @@ def test_airflow_knows_the_settings_and_their_defaults() -> None:
         "mode": settings.mode,
         "lease_seconds": f"{settings.lease.total_seconds():.0f}",
         "result_max_bytes": str(settings.result_max_bytes),
+        "ledger_conn_ids": None,
+        "page_timeout_seconds": "1.6",
     }

@@ -13,7 +13,6 @@ from airflow_guard import (
     External,
     IdempotentOperator,
     LedgerNotConfigured,
-    NotAvailableYet,
     from_asset_extra,
     month_end,
 )
@@ -133,23 +132,26 @@ def test_what_cannot_work_is_refused(dag: DAG, parameters: dict[str, Any], says:
         guarded(**parameters)
 
 
-@pytest.mark.parametrize(
-    ("effect", "says"),
-    [
-        (lambda: External(in_doubt="ask"), "ask"),
-    ],
-)
-def test_what_later_versions_have_is_refused(effect: Any, says: str) -> None:
-    with pytest.raises(NotAvailableYet, match=says):
-        effect()
-
-
 def test_a_parameter_of_on_rerun_that_nothing_fills_is_refused(dag: DAG) -> None:
     def reverse(previous_result: Any, nobody_gives_it: Any) -> None:
         del previous_result, nobody_gives_it
 
     with pytest.raises(ConfigurationError, match="on_rerun requires nobody_gives_it"):
         guarded(side_effect=External(on_rerun=reverse))
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        {"documents": [{"no": "A"}]},
+        {"documents": ("A", {"no": "B"})},
+        {"documents": None, "document": {"no": "A"}},
+    ],
+)
+def test_mappings_in_the_file_need_a_document_key(dag: DAG, listed: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=r"mapping.*fields: no\)\. Set document_key=…$"):
+        guarded(**listed)
+    guarded(**listed, document_key="no", task_id="other")
 
 
 # -- the functions -------------------------------------------------------------------------------------------

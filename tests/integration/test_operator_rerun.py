@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow.sdk import DAG
+from airflow.providers.standard.operators.python import PythonOperator
+from airflow.sdk import DAG, chain
 
 from airflow_guard import Database, GuardFailure, GuardRerunOperator, IdempotentOperator
 from airflow_guard.cli.main import main
+from airflow_guard.core.keys import KeySpace
+from airflow_guard.store.ledger import Ledger
 from tests.airflow_runs import start_run
+from tests.contract.attempts import attempt
 from tests.databases import databases
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pytest
     import sqlalchemy as sa
 
@@ -75,6 +81,41 @@ def test_clearing_executes_what_was_authorised_and_only_that(
     assert [(task, document) for task, document, _ in business.rows()] == [
         ("post 100", "S-1"), ("post 100", "S-2"), ("reverse 100", "S-1"), ("post 90", "S-1"),
     ]  # fmt: skip
+
+
+def test_only_what_was_previewed_is_authorised(business: Business) -> None:
+    start_run(posting(business, business.dag_id, 100), run_type="scheduled", logical_at=DAY).go()
+    rerun = business.ledger.tables.rerun
+    what: Any = {
+        "key_namespace": business.dag_id, "operation": "post_statement", "start": "2026-01-30",
+        "end": "2026-01-31", "reason": "wrong rate", "actor": "ada",
+    }  # fmt: skip
+
+    def asking(dag_id: str, between: Callable[[], None]) -> DAG:
+        with DAG(dag_id, schedule=None, start_date=datetime(2026, 1, 1, tzinfo=UTC)) as dag:
+            previewed = "{{ ti.xcom_pull('preview', key='digest') }}"
+            chain(
+                GuardRerunOperator(task_id="preview", dry_run=True, **what),
+                PythonOperator(task_id="between", python_callable=between),
+                GuardRerunOperator(task_id="authorise", previewed=previewed, **what),
+            )
+        return dag
+
+    def one_more_is_done() -> None:
+        space = KeySpace(business.dag_id, "post_statement", DAY.date() + timedelta(days=1))
+        attempt(Ledger(business.ledger), "S-3", space=space).begin().complete()
+
+    changed = start_run(
+        asking(f"{business.dag_id}_a", one_more_is_done), run_type="manual", logical_at=DAY
+    ).go()
+    assert isinstance(changed.last("authorise").error, GuardFailure)
+    assert "What was previewed is not what would be authorised now" in str(changed.last("authorise").error)
+    with business.ledger.engine.connect() as connection:
+        assert connection.execute(rerun.select()).all() == []
+    same = start_run(asking(f"{business.dag_id}_b", lambda: None), run_type="manual", logical_at=DAY).go()
+    assert same.states()["authorise"] == "success"
+    with business.ledger.engine.connect() as connection:
+        assert len(connection.execute(rerun.select()).all()) == 3
 
 
 def test_nobody_asks_for_a_rerun_that_a_schedule_triggered(business: Business) -> None:

@@ -11,7 +11,10 @@ import pytest
 
 from airflow_guard import DocumentsFailed, IdempotentOperator, InProgressElsewhere, LedgerUnavailable
 from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.report import Report
 from airflow_guard.operators.failures import GuardRetry
+from airflow_guard.operators.waiting import Wait
+from airflow_guard.triggers import SHORTEST_DEFERRAL_S
 from airflow_guard.triggers.ledger import LedgerTrigger
 from tests.airflow_runs import start_run
 from tests.databases import databases
@@ -25,7 +28,7 @@ if TYPE_CHECKING:
     from tests.integration.conftest import Business
     from tests.processes import Worker
 
-pytestmark = databases("sqlite", "postgres_embedded")
+pytestmark = [databases("sqlite", "postgres_embedded"), pytest.mark.usefixtures("short_deferrals")]
 
 MARCH_31 = datetime(2025, 3, 31, tzinfo=UTC)
 
@@ -230,6 +233,39 @@ def test_the_trigger_is_made_again_from_what_it_serialises(business: Business) -
     assert path == "airflow_guard.triggers.ledger.LedgerTrigger"
     again = LedgerTrigger(**json.loads(json.dumps(arguments)))
     assert again.serialize() == trigger.serialize()
+
+
+def test_a_task_is_not_back_at_once(business: Business, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow may take it for lost before the scheduler has read that it went."""
+    import asyncio
+
+    from airflow_guard.triggers import ledger as module
+
+    slept: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(module.asyncio, "sleep", sleep)
+    monkeypatch.setattr("airflow_guard.operators.waiting.SHORTEST_DEFERRAL_S", SHORTEST_DEFERRAL_S)
+    wait = Wait.of(timedelta(minutes=1), timedelta(seconds=2))
+    trigger = wait.trigger("guard_ledger", date(2025, 3, 31), Report(), 7)
+    again = LedgerTrigger(**trigger.serialize()[1])
+    asyncio.run(_first(again))
+    assert slept == [SHORTEST_DEFERRAL_S]
+
+
+def test_a_wait_that_is_soon_over_stays_with_its_worker(
+    business: Business, holder: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("airflow_guard.operators.waiting.SHORTEST_DEFERRAL_S", SHORTEST_DEFERRAL_S)
+    began: list[Any] = []
+    dag = dag_of(
+        business, document="A", deferrable=True, wait_timeout=timedelta(seconds=1), pre_execute=began.append
+    )
+    ended = start_run(dag, logical_at=MARCH_31).go().last("act")
+    assert (ended.state, type(ended.cause), len(began)) == ("up_for_retry", InProgressElsewhere, 1)
+    assert business.documents() == []
 
 
 def test_the_trigger_says_nothing_to_airflow_on_a_thread(

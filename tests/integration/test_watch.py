@@ -259,6 +259,44 @@ def test_each_team_gets_its_own_problems(business: Business, chat: Webhook) -> N
     assert mine.look() == [f"payments: IN DOUBT: {business.dag_id} / pay, business date 2026-01-30"]
 
 
+def test_an_operation_that_the_ledger_does_not_know_is_said_once_with_near_names(
+    business: Business, chat: Webhook
+) -> None:
+    in_doubt(business, "PAY-17")
+    expected = ExpectedOperation(
+        key_namespace=business.dag_id, operation="payy", since=(datetime.now(UTC) - timedelta(days=9)).date()
+    )
+    watch = Watching(
+        business, chat, expected=[expected], transports=[ChatNotifier(chat.url, "{{ alert.text }}")]
+    )
+    (text,) = watch.look()
+    assert text.count("No such operation is known to this ledger") == 1
+    assert f"Did you mean {business.dag_id} / pay?" in text
+    assert watch.run.result("watch")["missing"] == 1
+
+
+def test_a_problem_that_nobody_is_told_of_fails_the_watch_after_the_others_are_told(
+    business: Business, chat: Webhook
+) -> None:
+    in_doubt(business, "PAY-17")
+    told = ChatNotifier(chat.url, "{{ alert.subject }}")
+    watch = Watching(business, chat, transports={"books": [told]}, teams={"books": ["books_*"]})
+    assert watch.look() == []
+    assert watch.run.states() == {"watch": "failed"}
+    said = str(watch.run.last("watch").error)
+    assert "Nobody is told of these" in said
+    assert f"IN DOUBT: {business.dag_id} / pay" in said
+
+
+def test_a_team_that_nobody_hears_is_refused_when_the_dag_is_parsed(chat: Webhook) -> None:
+    mail = ChatNotifier(chat.url)
+    with pytest.raises(ConfigurationError, match=r"nobody for team 'payment'.*Did you mean payments"):
+        GuardWatchOperator(task_id="watch", transports={"payments": [mail]}, teams={"payment": ["pay_*"]})
+    with pytest.raises(ConfigurationError, match="the DAGs of no team"):
+        GuardWatchOperator(task_id="watch", transports={"payments": [mail]})
+    GuardWatchOperator(task_id="watch", transports={"*": [mail]}, teams={"payment": ["pay_*"]})
+
+
 def test_what_cannot_work_is_refused_when_the_dag_is_parsed(chat: Webhook) -> None:
     for options in ({"transports": []}, {"expected": ["statements"]}, {"lookback_days": 0}):
         with pytest.raises(ConfigurationError):

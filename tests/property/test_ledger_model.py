@@ -401,6 +401,8 @@ class LedgerAndModel(RuleBasedStateMachine):
         }
         steps[step]()
 
+    asked = itertools.count(1)
+
     # -- what others do ------------------------------------------------------------------------------------
 
     @rule(key=a_key)
@@ -420,7 +422,13 @@ class LedgerAndModel(RuleBasedStateMachine):
         (key_hash,) = self.hashes([key])
         try:
             resolution.resolve(
-                self.ledger, SPACE.key_date, key_hash, token, decision, actor="ada", reason="asked"
+                self.ledger,
+                SPACE.key_date,
+                key_hash,
+                token,
+                decision,
+                actor="ada",
+                reason=f"asked for the {next(self.asked)}. time",  # the same words once more are a second click
             )
             accepted = True
         except ResolutionError:

@@ -65,7 +65,14 @@ def test_a_disturbed_month_is_posted_and_notified_exactly_once(tmp_path: Path) -
         "notified": 217,
         "duplicates": 0,
         "lost": 0,
+        "paid": 18,
+        # Something to see on the pages in every state.
         "in_doubt": 1,
+        "rejected": 1,
+        "failed": 1,
+        "follow_up_failed": 1,
+        "in_progress": 7,
+        "breaks_open": 1,
         "breaks_injected": 5,
         "breaks_found": 5,
     }

@@ -149,3 +149,11 @@ def test_a_break_is_the_same_whatever_its_amounts_and_another_in_another_group_o
     hashes = {one.hash_in(space), one.hash_in(cycle), *(each.hash_in(space) for each in others)}
     assert len(hashes) == 6
     assert one.describe() == "amount_mismatch amount D 1 / 2 (+1)"
+
+
+def test_a_key_of_several_columns_reads_as_one() -> None:
+    document = '["ACME\\u001b[2J", "2026-01"]'
+    one = FoundBreak("missing_in_target", {}, document, None, "1", None)
+    assert one.describe() == "missing_in_target ACME\\x1b[2J / 2026-01 1 / none"
+    for as_it_is in ("[D-1]", "[", '["a", 1]', "[]", "{}"):
+        assert FoundBreak("missing_in_target", {}, as_it_is).name == as_it_is

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from airflow_guard.core.effects import Database, External, side_effect_of
-from airflow_guard.core.errors import ConfigurationError, NotAvailableYet
+from airflow_guard.core.errors import ConfigurationError
 
 MINUTES = timedelta(minutes=5)
 
@@ -38,9 +38,26 @@ def test_by_default_a_doubt_is_held_for_a_person():
     assert (effect.in_doubt, effect.verify, effect.safe_errors) == ("hold", None, ())
 
 
-def test_what_this_version_does_not_have_is_refused_and_says_what_to_use():
-    with pytest.raises(NotAvailableYet, match='in_doubt="hold"'):
-        External(in_doubt="ask")
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"ask_timeout": timedelta(hours=1)}, "no meaning without"),
+        (
+            {"ask_fields": ["amount"], "in_doubt": "retry", "receiver_remembers": timedelta(1)},
+            "no meaning without",
+        ),
+        ({"in_doubt": "ask", "ask_timeout": timedelta(0)}, "above zero"),
+        ({"in_doubt": "ask", "ask_timeout": 60}, "above zero"),
+        ({"in_doubt": "ask", "ask_fields": "amount"}, "a list of names"),
+        ({"in_doubt": "ask", "ask_fields": [1]}, "a list of names"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(options, says):
+    with pytest.raises(ConfigurationError, match=says):
+        External(**options)
+
+
+def test_what_reverses_must_be_callable():
     for effect in (External, Database):
         with pytest.raises(ConfigurationError, match="on_rerun"):
             effect(on_rerun="reverse")
