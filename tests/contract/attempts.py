@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 DAY = date(2025, 3, 31)
 SPACE = KeySpace("statements", "post_statement", DAY)
+_PATIENCE_S = 180.0
 
 
 def new_ledger(url: str) -> Ledger:
@@ -144,7 +145,10 @@ def in_thread(work: Callable[[], Any]) -> Callable[[], Any]:
     thread.start()
 
     def wait() -> Any:
-        thread.join(90)
+        thread.join(_PATIENCE_S)
+        if thread.is_alive():
+            msg = f"the thread is not done after {_PATIENCE_S} s: {work}"
+            raise TimeoutError(msg)
         return outcome[0]
 
     return wait

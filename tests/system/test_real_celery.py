@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(
         shutil.which("redis-server") is None and not os.environ.get("GUARD_REQUIRE_DATABASES"),
         reason="not run: redis-server is not installed",
@@ -88,7 +88,7 @@ def deliveries(world: RealAirflow) -> int:
 
 def wait_for_delivery(world: RealAirflow, more_than: int) -> None:
     world.airflow.client.wait(
-        lambda: deliveries(world) > more_than, "the task to be delivered again", timeout_s=120
+        lambda: deliveries(world) > more_than, "the task to be delivered again", timeout_s=180
     )
     time.sleep(2)  # what the second worker does with it, it does now
 

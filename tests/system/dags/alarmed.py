@@ -103,7 +103,7 @@ class NeverWoken(BaseOperator):
     def execute(self, context):
         moment = datetime.now(UTC) + timedelta(hours=1)
         trigger = DateTimeTrigger(moment=moment)
-        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=1))
+        self.defer(trigger=trigger, method_name="execute_complete", timeout=timedelta(seconds=10))
 
     def execute_complete(self, context, event=None):
         raise AssertionError

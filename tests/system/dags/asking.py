@@ -51,7 +51,7 @@ def asking_briefly():
         task_id="pay",
         python_callable=pay,
         document="{{ dag_run.conf['business_date'] }}-B",
-        side_effect=External(in_doubt="ask", ask_timeout=timedelta(seconds=5)),
+        side_effect=External(in_doubt="ask", ask_timeout=timedelta(seconds=10)),
     )
 
 
