@@ -49,9 +49,13 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PATIENCE_S = 60.0
-_FORKED, _NEW = get_context("forkserver"), get_context("spawn")
-_FORKED.set_forkserver_preload(
-    ["tests.chaos.jobs", "tests.approaches.jobs", "psycopg", "pymysql", "sqlalchemy.dialects.mysql"]
+FORKED, _NEW = get_context("forkserver"), get_context("spawn")
+"""For processes that are not stepped: its server has imported what they need. There is one for a test session."""
+FORKED.set_forkserver_preload(
+    [
+        *("tests.chaos.jobs", "tests.approaches.jobs", "airflow_guard.store.migrate"),
+        *("alembic.command", "psycopg", "pymysql", "sqlalchemy.dialects.mysql"),
+    ]
 )
 
 
@@ -102,7 +106,7 @@ class Worker:
             "PYTHONPATH": os.pathsep.join([str(_ROOT), *([inherited] if inherited else [])]),
             **(env or {}),
         }
-        process = (_NEW if env else _FORKED).Process(
+        process = (_NEW if env else FORKED).Process(
             target=_child_main, args=(theirs, environment, output.name), daemon=True
         )
         with mock.patch.dict(os.environ, environment):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import check_migrated, current_revision, ensure_sqlite, migrate
+from tests.processes import FORKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
 def at_the_same_time(work: Callable[[str], Any], url: str, *, processes: int) -> list[Any]:
     """Run ``work(url)`` in several processes that start it together; return what each returned."""
-    context = multiprocessing.get_context("spawn")
-    together, answers = context.Barrier(processes), context.Queue()
+    together, answers = FORKED.Barrier(processes), FORKED.Queue()
     started = [
-        context.Process(target=_in_a_process, args=(work, url, together, answers)) for _ in range(processes)
+        FORKED.Process(target=_in_a_process, args=(work, url, together, answers)) for _ in range(processes)
     ]
     for process in started:
         process.start()

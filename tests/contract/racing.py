@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from typing import Any
 
 import sqlalchemy as sa
@@ -12,6 +11,7 @@ from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from tests.contract.attempts import SPACE, documents_of, opened
+from tests.processes import FORKED
 
 ASKING = Asking(TaskIdentity("statements", "post", "manual__1"), "default")
 KEYS = tuple(f"S-{number}" for number in range(5))
@@ -19,12 +19,9 @@ KEYS = tuple(f"S-{number}" for number in range(5))
 
 def race(url: str, processes: int) -> list[list[str]]:
     """Let real processes do the same keys, the first of them at the same moment; return what each found."""
-    # One server process imports everything once; each racer is a fork of it, with no connection yet.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
-    together, answers = context.Barrier(processes), context.SimpleQueue()
+    together, answers = FORKED.Barrier(processes), FORKED.SimpleQueue()
     racers = [
-        context.Process(target=_run, args=(url, number, together, answers), daemon=True)
+        FORKED.Process(target=_run, args=(url, number, together, answers), daemon=True)
         for number in range(processes)
     ]
     for racer in racers:

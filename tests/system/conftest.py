@@ -1,4 +1,4 @@
-"""A real Airflow for the tests under the real scheduler: started at first use, ended with the session."""
+"""A real Airflow for the tests under the real scheduler: started at first use, ended with the last of them."""
 
 from __future__ import annotations
 
@@ -71,14 +71,14 @@ def connections(
     }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def postgres_server() -> Iterator[EmbeddedPostgres]:
-    """An embedded PostgreSQL server of the session's own."""
+    """An embedded PostgreSQL server of these tests' own."""
     with EmbeddedPostgres(settings={"max_connections": "200"}) as server:
         yield server
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def real_airflow(
     postgres_server: EmbeddedPostgres, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RealAirflow]:
