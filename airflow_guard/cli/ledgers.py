@@ -18,7 +18,7 @@ from airflow_guard.core.errors import ConfigurationError, LedgerNotConfigured
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import check_migrated
-from airflow_guard.store.tables import Tables
+from airflow_guard.store.tables import Tables, ledger_tables
 
 if TYPE_CHECKING:
     import argparse
@@ -90,7 +90,7 @@ def _database(given: argparse.Namespace) -> LedgerDatabase:
     from airflow_guard.hooks.connections import database_of
 
     connection, settings = _connection(given)
-    return database_of(connection, Tables(settings.table_prefix, settings.schema))
+    return database_of(connection, ledger_tables(settings.table_prefix, settings.schema))
 
 
 def tables_of(given: argparse.Namespace) -> Tables:
@@ -98,13 +98,13 @@ def tables_of(given: argparse.Namespace) -> Tables:
     if given.schema and given.table_prefix:
         return _tables(given)
     settings = _settings(given)
-    return Tables(settings.table_prefix, settings.schema)
+    return ledger_tables(settings.table_prefix, settings.schema)
 
 
 def source_engine(given: argparse.Namespace, opened: Opened) -> sa.Engine:
     """Return the engine of the database that history is read from."""
     if given.source_url:
-        return database_at(given.source_url, Tables(), create=False).business_engine
+        return database_at(given.source_url, ledger_tables(), create=False).business_engine
     if not given.conn_id:
         return opened.ledger.database.business_engine
     from airflow_guard.hooks.connections import database_of
@@ -154,7 +154,7 @@ def database_at(url: str, tables: Tables, *, create: bool) -> LedgerDatabase:
 
 def _tables(given: argparse.Namespace) -> Tables:
     prefix = given.table_prefix or _setting("table_prefix") or "guard_"
-    return Tables(prefix, given.schema or _setting("schema"))
+    return ledger_tables(prefix, given.schema or _setting("schema"))
 
 
 def _setting(option: str) -> str | None:

@@ -16,7 +16,7 @@ from airflow_guard.cli.ledgers import database_at, is_url
 from airflow_guard.core.commands import without_password
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.store.scheduling_log import SchedulingLog
-from airflow_guard.store.tables import Tables
+from airflow_guard.store.tables import ledger_tables
 
 if TYPE_CHECKING:
     import argparse
@@ -123,7 +123,7 @@ def _metadata(given: argparse.Namespace) -> tuple[sa.Engine, int]:
             raise UsageError(
                 f"--airflow-db is a URL, such as postgresql://user@host/airflow, not {without_password(given.airflow_db)}"
             )
-        return database_at(given.airflow_db, Tables(), create=False).business_engine, _HEARTBEAT_S
+        return database_at(given.airflow_db, ledger_tables(), create=False).business_engine, _HEARTBEAT_S
     try:
         from airflow.configuration import conf
     except ImportError:

@@ -20,7 +20,7 @@ from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.store import dialects
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import check_migrated, ensure_sqlite
-from airflow_guard.store.tables import Tables
+from airflow_guard.store.tables import ledger_tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,6 +173,6 @@ def _ledger_of(
     key = (os.getpid(), content_of(connection), settings.schema, settings.table_prefix, max_connections)
     with _opening:
         if key not in _open:
-            tables = Tables(settings.table_prefix, settings.schema)
+            tables = ledger_tables(settings.table_prefix, settings.schema)
             _open[key] = Ledger(database_of(connection, tables, max_connections=max_connections))
         return key, _open[key]

@@ -21,7 +21,7 @@ from airflow_guard.core.errors import (
     UnknownCommit,
 )
 from airflow_guard.store import dialects
-from airflow_guard.store.tables import Tables
+from airflow_guard.store.tables import Tables, ledger_tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +65,7 @@ class LedgerDatabase:
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
         self.url = parsed
-        self.tables = tables or Tables()
+        self.tables = tables or ledger_tables()
         options: dict[str, Any] = {"pool_size": max_connections, "max_overflow": 0, "pool_timeout": 30}
         if creator is not None:
             options["creator"] = creator

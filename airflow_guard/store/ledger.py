@@ -22,7 +22,7 @@ from airflow_guard.store.changes import (
 from airflow_guard.store.events import AuditEvent, EventLog, told
 from airflow_guard.store.reruns import Reruns
 from airflow_guard.store.rows import ledger_row
-from airflow_guard.store.statements import Statements
+from airflow_guard.store.statements import statements_of
 from airflow_guard.store.task_runs import TaskRuns
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Ledger:
 
     def __init__(self, database: LedgerDatabase) -> None:
         self.database = database
-        self.statements = Statements(database.tables, database.dialect)
+        self.statements = statements_of(database.tables, database.dialect)
         self.runs = TaskRuns(database)
         self.events = EventLog(database.tables)
         self.changes = Changes(database, self.statements, self.events)

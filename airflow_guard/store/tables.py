@@ -11,6 +11,7 @@ keys; ``guard_fail_over`` which fail-overs may have lost commits.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import sqlalchemy as sa
@@ -58,8 +59,19 @@ def _standing() -> sa.ColumnElement[bool]:
     return (columns[0] + " " + columns[1] + " " + columns[2]).in_(words)
 
 
+@lru_cache(maxsize=16)
+def ledger_tables(prefix: str = "guard_", schema: str | None = None) -> Tables:
+    """Return the tables of these names, made once for a process: nothing changes them, and making them takes time.
+
+    :param prefix: as for :class:`Tables`.
+    :param schema: as for :class:`Tables`.
+    :raises ConfigurationError: prefix or schema is not a plain identifier; a retry does not help.
+    """
+    return Tables(prefix, schema)
+
+
 class Tables:
-    """SQLAlchemy tables of one ledger.
+    """SQLAlchemy tables of one ledger. See :func:`ledger_tables`.
 
     :param prefix: of every table name, default ``guard_``.
     :param schema: database schema, ``None`` for the connection's default.
