@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class OnDriver:
-    """One statement, compiled once for the driver of the connection that it is executed on.
+    """One statement, compiled once for each driver that it is executed on: ledgers share it.
 
     Where the driver's parameters are not the statement's (MySQL, SQLite), SQLAlchemy executes it.
 
@@ -28,33 +28,32 @@ class OnDriver:
 
     def __init__(self, statement: Any) -> None:
         self.statement = statement
-        self._text: str | None = None
-        self._is_plain: bool | None = None
+        self._texts: dict[str, str | None] = {}
 
     def changed(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> int:
         """Execute it and return the row count."""
-        if not self._can(connection.dialect):
+        text = self._text(connection.dialect)
+        if text is None:
             return int(connection.execute(self.statement, parameters).rowcount)
-        cursor = self._execute(connection, parameters)
+        cursor = self._execute(connection, text, parameters)
         count = int(cursor.rowcount)
         cursor.close()
         return count
 
-    def _can(self, dialect: sa.Dialect) -> bool:
-        if self._is_plain is None:
-            self._is_plain = (
-                dialects.family(dialect.name) == dialects.POSTGRES and dialect.paramstyle == "pyformat"
-            )
-            self._text = str(self.statement.compile(dialect=dialect))
-        return self._is_plain
+    def _text(self, dialect: sa.Dialect) -> str | None:
+        """Return what this driver executes, or ``None`` where SQLAlchemy does."""
+        if dialect.driver not in self._texts:
+            plain = dialects.family(dialect.name) == dialects.POSTGRES and dialect.paramstyle == "pyformat"
+            self._texts[dialect.driver] = str(self.statement.compile(dialect=dialect)) if plain else None
+        return self._texts[dialect.driver]
 
-    def _execute(self, connection: sa.Connection, parameters: Mapping[str, Any]) -> DBAPICursor:
+    def _execute(self, connection: sa.Connection, text: str, parameters: Mapping[str, Any]) -> DBAPICursor:
         pooled = connection.connection
         cursor = pooled.cursor()
         try:
-            cursor.execute(self._text, parameters)
+            cursor.execute(text, parameters)
         except connection.dialect.loaded_dbapi.Error as error:
-            raise _as_sqlalchemy_does(connection, self._text or "", error) from error
+            raise _as_sqlalchemy_does(connection, text, error) from error
         return cursor
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import sqlalchemy as sa
 
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
+from airflow_guard.store import database as database_module
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
@@ -39,6 +40,8 @@ def race(url: str, processes: int) -> list[list[str]]:
 
 
 def _run(url: str, number: int, together: Any, answers: Any) -> None:
+    # Of many writers SQLite may keep one out for seconds, however short each of their transactions is.
+    database_module.LOCK_TIMEOUT_S = 60
     try:
         answers.put(_execute(url, number, together))
     except BaseException as error:

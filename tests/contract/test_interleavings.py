@@ -6,6 +6,7 @@ step of its own, since the promise is checked in every world as if all actors we
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from airflow_guard.store.statements import ByKeys
     from tests.contract.exploring import Program
     from tests.databases import DatabaseKind, DatabaseUnderTest
+
+    Put = Callable[[str, ByKeys], None]
+    """Puts a statement in the place of the one of this name."""
 
 SCENARIOS: dict[str, Callable[[], Sequence[Program]]] = {
     # The second may judge the first, a person may judge either, and either may be slow enough to be given up.
@@ -104,7 +108,7 @@ def test_no_interleaving_uses_an_authorisation_twice(ledger: Ledger) -> None:
 # -- the explorer must be able to fail ---------------------------------------------------------------------
 
 
-def without_fencing(ledger: Ledger) -> None:
+def without_fencing(ledger: Ledger, put: Put) -> None:
     """A begin that does not ask whose key it is."""
     e, s = ledger.database.tables.execution, ledger.statements
     anybody = (
@@ -112,42 +116,37 @@ def without_fencing(ledger: Ledger) -> None:
         .where(e.c.state == "in_progress", e.c.phase == "none")
         .values(phase="begun", begun_at=MOMENT)
     )
-    s.begin = by_keys(s, anybody)
+    put("begin", by_keys(s, anybody))
 
 
-def without_asking_whether_it_began(ledger: Ledger) -> None:
+def without_asking_whether_it_began(ledger: Ledger, put: Put) -> None:
     """A take-over that looks at the lease only."""
     e, s = ledger.database.tables.execution, ledger.statements
     claimable = sa.or_(e.c.state == "failed", sa.and_(e.c.state == "in_progress", ~s._lease_lives()))
-    s.lock_claimable = by_keys(
-        s, sa.select(e.c.key_hash, e.c.state, e.c.attempt, e.c.owner_token, e.c.task_run_id).where(claimable)
-    )
-    s.take = by_keys(
-        s,
-        sa.update(e)
-        .where(claimable)
-        .values(
-            state="in_progress", phase="none", owner_token=sa.bindparam("token"), task_run_id=sa.bindparam("run"),
-            attempt=e.c.attempt + 1, finished_at=None,
-        ),
+    locking = sa.select(e.c.key_hash, e.c.state, e.c.attempt, e.c.owner_token, e.c.task_run_id)
+    put("lock_claimable", by_keys(s, locking.where(claimable)))
+    taking = sa.update(e).where(claimable).values(
+        state="in_progress", phase="none", owner_token=sa.bindparam("token"), task_run_id=sa.bindparam("run"),
+        attempt=e.c.attempt + 1, finished_at=None,
     )  # fmt: skip
+    put("take", by_keys(s, taking))
 
 
-def without_asking_who_completes(ledger: Ledger) -> None:
+def without_asking_who_completes(ledger: Ledger, put: Put) -> None:
     """A completion by whoever comes."""
     e, s = ledger.database.tables.execution, ledger.statements
     open_ = e.c.state == "in_progress"
     done = {"state": "completed", "phase": "done", "finished_at": MOMENT, "result": sa.bindparam("outcome")}
-    s.complete = by_keys(s, sa.update(e).where(open_).values(done))
+    put("complete", by_keys(s, sa.update(e).where(open_).values(done)))
 
 
-def without_remembering_that_it_began(ledger: Ledger) -> None:
+def without_remembering_that_it_began(ledger: Ledger, put: Put) -> None:
     """A begin mark that is not written."""
     e, s = ledger.database.tables.execution, ledger.statements
     mine = sa.update(e).where(e.c.owner_token == sa.bindparam("token"), e.c.state == "in_progress")
-    s.begin = by_keys(s, mine.values(begun_at=MOMENT))
+    put("begin", by_keys(s, mine.values(begun_at=MOMENT)))
     done = {"state": "completed", "phase": "done", "finished_at": MOMENT, "result": sa.bindparam("outcome")}
-    s.complete = by_keys(s, mine.values(done))
+    put("complete", by_keys(s, mine.values(done)))
 
 
 def an_answer_about_whoever_is_there(key: Any, token: str, decision: str) -> bool:
@@ -161,7 +160,7 @@ def a_doubt_that_is_no_doubt(key: Any, index: int, turn: int) -> bool:
     return not key.ledger.fail(key.own(index, turn), key.hashes, "raised", begun=True)
 
 
-BROKEN: dict[str, tuple[Callable[[Ledger], None] | None, dict[str, Callable[..., Any]], str]] = {
+BROKEN: dict[str, tuple[Callable[[Ledger, Put], None] | None, dict[str, Callable[..., Any]], str]] = {
     "no fencing": (without_fencing, {}, "executed twice"),
     "take-over of what began": (without_asking_whether_it_began, {}, "executed twice"),
     "completion by anybody": (without_asking_who_completes, {}, "two attempts were told|nobody said so"),
@@ -179,10 +178,12 @@ def by_keys(statements: Any, statement: Any) -> ByKeys:
 
 @databases("sqlite")
 @pytest.mark.parametrize("fault", BROKEN)
-def test_the_explorer_finds_the_schedule_that_breaks_a_broken_ledger(ledger: Ledger, fault: str) -> None:
+def test_the_explorer_finds_the_schedule_that_breaks_a_broken_ledger(
+    ledger: Ledger, fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     breaks, operations, promise = BROKEN[fault]
-    if breaks is not None:
-        breaks(ledger)
+    if breaks is not None:  # until the end of the test: all ledgers share the statements
+        breaks(ledger, partial(monkeypatch.setattr, ledger.statements))
     check = never_twice if promise == "executed twice" else keeps_the_promise
     explorer = Explorer(Bench(ledger, OPERATIONS | operations), SCENARIOS["two tries, a person"](), check)
     with pytest.raises(Violation, match=promise) as caught:
