@@ -56,7 +56,9 @@ class ByKeys:
 
 @lru_cache(maxsize=16)
 def statements_of(tables: Tables, dialect: str) -> Statements:
-    """Return the statements for these tables, built once for a process: forty milliseconds that each task would pay.
+    """Return the statements for these tables, built once for a process, which may open several ledgers.
+
+    Nothing may change them: all ledgers on these tables execute them.
 
     :param tables: as for :class:`Statements`.
     :param dialect: as for :class:`Statements`.

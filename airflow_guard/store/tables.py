@@ -61,7 +61,7 @@ def _standing() -> sa.ColumnElement[bool]:
 
 @lru_cache(maxsize=16)
 def ledger_tables(prefix: str = "guard_", schema: str | None = None) -> Tables:
-    """Return the tables of these names, made once for a process: nothing changes them, and making them takes time.
+    """Return the tables of these names, made once for a process. Nothing may change them.
 
     :param prefix: as for :class:`Tables`.
     :param schema: as for :class:`Tables`.
