@@ -58,5 +58,4 @@ def calls(m: Monitor) -> dict[str, Callable[[frozenset[str] | None], Any]]:
         "break": lambda r: m.break_(break_id, r),
         "checks": m.checks,
         "variance over time": lambda r: m.variance_over_time(*quarter, r),
-        "volume per date": lambda r: m.volume_per_date(*quarter, r),
     }

@@ -199,11 +199,6 @@ class AirflowClient:
         }
         self.request("POST", f"/api/v2/dags/{quote(dag_id)}/clearTaskInstances", json=body)
 
-    def set_task_state(self, dag_id: str, run_id: str, task_id: str, state: str) -> None:
-        """Mark a task ``success``, ``failed`` or ``skipped``."""
-        path = f"{_run_path(dag_id, run_id)}/taskInstances/{quote(task_id)}"
-        self.request("PATCH", path, json={"new_state": state})
-
     def run(self, dag_id: str, run_id: str) -> DagRun:
         """Return one run."""
         return _dag_run(self.request("GET", _run_path(dag_id, run_id)))

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import date
 
-    from airflow_guard.core.keys import KeySpace
     from airflow_guard.core.monitoring.keys import KeyRow
     from airflow_guard.store.ledger import Ledger
     from airflow_guard.store.tables import Tables
@@ -156,18 +155,6 @@ def find(ledger: Ledger, prefix: str) -> list[KeyRow]:
         ]
 
     return _views(ledger, ledger.database.read(read))
-
-
-def exactly(ledger: Ledger, space: KeySpace, documents: Sequence[str | None]) -> list[KeyRow]:
-    """Return the keys of documents that the ledger has, in no order.
-
-    :param space: with the names that the ledger uses now.
-    :param documents: normalised ids, ``None`` for the run as a whole.
-    """
-    hasher = space.hasher()
-    hashes = [hasher.key_hash(document) for document in documents]
-    rows = ledger.database.read(lambda c: ledger.statements.read.run(c, space.key_date, hashes).all())
-    return _views(ledger, rows)
 
 
 def named(ledger: Ledger, keys: Sequence[tuple[date, str]]) -> list[KeyRow]:

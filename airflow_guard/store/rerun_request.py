@@ -98,17 +98,15 @@ def authorise(
     request: Request,
     *,
     dry_run: bool,
-    judged: Sequence[Judged] = (),
 ) -> RerunPlan:
     """Authorise keys as they were looked at, or check that they can be, and return what it comes to.
 
-    :param views: as they are now.
-    :param judged: as they were looked at, if that was before.
+    :param views: as they were looked at: a key with a newer attempt is refused.
     :raises ResolutionError: see :func:`airflow_guard.store.reruns.authorise`.
     """
     given = reruns.authorise(
         ledger,
-        judged or [Judged(view.key_date, view.row.key_hash, view.row.owner_token) for view in views],
+        [Judged(view.key_date, view.row.key_hash, view.row.owner_token) for view in views],
         actor=request.actor,
         reason=request.reason,
         expires=request.expires,
@@ -125,15 +123,3 @@ def authorise(
         for view in sorted(views, key=lambda view: (view.business_date, view.cycle, view.row.document or ""))
     ]  # fmt: skip
     return RerunPlan(done, request.without_reversal, others, until)
-
-
-def authorise_judged(
-    ledger: Ledger, judged: Sequence[Judged], request: Request, *, dry_run: bool
-) -> RerunPlan:
-    """Authorise keys as somebody looked at them on a page, or check that they can be, and return what it comes to.
-
-    :param judged: their owner tokens count: a key with a newer attempt is refused.
-    :raises ResolutionError: see :func:`airflow_guard.store.reruns.authorise`; or a key is not there.
-    """
-    views = listing.named(ledger, [(each.key_date, each.key_hash) for each in judged])
-    return authorise(ledger, views, {}, request, dry_run=dry_run, judged=judged)

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
-from airflow_guard.store import adoption, history, rerun_request, reruns
+from airflow_guard.store import adoption, history, listing, rerun_request, reruns
 from airflow_guard.store.breaks import Breaks
 from airflow_guard.store.purge import Purge
 from airflow_guard.store.rename import rename
-from airflow_guard.store.rerun_request import Request
+from airflow_guard.store.rerun_request import Request, RerunPlan
 from airflow_guard.store.resolution import Judged, resolve, resolve_many
 from tests.contract.attempts import held_before_commit, in_thread
 from tests.contract.monitored import DAY, MISSING, WRONG, World
@@ -214,19 +214,20 @@ def wanted(**who: str) -> Request:
 
 def test_a_rerun_is_looked_at_authorised_once_and_clicked_twice(world: World) -> None:
     one = world.done("INV-1", result='"receipt"')
-    judged = [Judged(DAY, one.hashes[0], one.own.token)]
-    plan = rerun_request.authorise_judged(world.ledger, judged, wanted(**ANA), dry_run=True)
+    seen = listing.named(world.ledger, [(DAY, one.hashes[0])])
+
+    def authorise(*, dry_run: bool = False, **who: str) -> RerunPlan:
+        return rerun_request.authorise(world.ledger, seen, {}, wanted(**who), dry_run=dry_run)
+
+    plan = authorise(**ANA, dry_run=True)
     assert ([done.result for done in plan.keys], plan.until) == (['"receipt"'], None)
     assert events(world, "rerun_authorised") == []
-    ends = [
-        rerun_request.authorise_judged(world.ledger, judged, wanted(**ANA), dry_run=False).until
-        for _ in range(2)
-    ]
+    ends = [authorise(**ANA).until for _ in range(2)]
     assert ends[0] is not None
     assert ends[0] == ends[1], "a second click does not make it hold for longer"
     assert events(world, "rerun_authorised") == [("rerun_authorised", "ana")]
     with pytest.raises(ResolutionError, match="authorised already, by ana"):
-        rerun_request.authorise_judged(world.ledger, judged, wanted(**BOB), dry_run=False)
+        authorise(**BOB)
     (row,) = world.monitor.key(DAY, one.hashes[0], world.only_a).reruns  # type: ignore[union-attr]
     assert (row.actor, row.open, row.used_at, row.generation) == ("ana", True, None, 2)
 
@@ -236,7 +237,7 @@ def test_a_rerun_of_an_attempt_that_is_no_longer_the_last_is_refused(world: Worl
     stale = [Judged(DAY, one.hashes[0], "0" * 32)]
     for dry_run in (True, False):
         with pytest.raises(StaleResolution, match="newer attempt"):
-            rerun_request.authorise_judged(world.ledger, stale, wanted(**ANA), dry_run=dry_run)
+            reruns.authorise(world.ledger, stale, **ANA, expires=timedelta(days=1), dry_run=dry_run)
 
 
 @databases("sqlite", "postgres_server", "mariadb")

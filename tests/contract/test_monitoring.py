@@ -252,7 +252,7 @@ def test_totals_do_not_tell_of_other_dags(world: World) -> None:
     assert (m.breaks(mine).total, m.breaks(world.both).total, m.checks(mine).total) == (2, 7, 1)
     assert {item.dag_id for item in m.attention(mine).rows} == {world.a}
     assert m.calendar(DAY, DAY, mine).dag_ids == [world.a]
-    assert {point.dag_id for point in m.volume_per_date(DAY, DAY, mine)} == {world.a}
+    assert {point.dag_id for point in m.calendar(DAY, DAY, mine).volumes} == {world.a}
     assert {point.dag_id for point in m.variance_over_time(DAY, DAY, mine)} == {world.a}
     assert len(m.find("INV-0", mine).keys) == 1
     assert len(m.find("INV-0", world.both).keys) == 2
@@ -490,7 +490,7 @@ def test_series_have_a_point_for_each_date_and_exact_amounts(world: World) -> No
     world.asked(counts={"documents": 2, "replayed": 2})
     world.check()
     world.check(run="recon__2")
-    volumes = world.monitor.volume_per_date(DAY, NEXT, world.only_a)
+    volumes = world.monitor.calendar(DAY, NEXT, world.only_a).volumes
     assert [(each.business_date, each.documents, each.executed, each.replayed) for each in volumes] == [
         (DAY, 2, 2, 2), (NEXT, 1, 1, 0),
     ]  # fmt: skip

@@ -15,7 +15,7 @@ from airflow_guard.core.states import FollowUp
 from airflow_guard.store import adoption, resolution
 from airflow_guard.store.breaks import Findings
 from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
-from tests.contract.attempts import Attempt, attempt, documents_of, opened
+from tests.contract.attempts import Attempt, attempt, opened
 
 if TYPE_CHECKING:
     from airflow_guard.store.ledger import Ledger
@@ -278,8 +278,3 @@ def _age(ledger: Ledger) -> None:
         for row in connection.execute(sa.select(b.c.id, b.c.business_date, b.c.first_seen_at)).all():
             older = row.first_seen_at - timedelta(days=31 - row.business_date.day, hours=3)
             connection.execute(sa.update(b).where(b.c.id == row.id).values(first_seen_at=older))
-
-
-def documents_named(where: KeySpace, *names: str) -> list[str]:
-    """Return the key hashes of documents."""
-    return [document.key_hash for document in documents_of(where, *names)]

@@ -42,11 +42,6 @@ class Page(Generic[T]):
         """Whether rows follow."""
         return self.total is None or self.offset + len(self.rows) < self.total
 
-    @property
-    def more_in_reach(self) -> bool:
-        """Whether rows follow that can be asked for."""
-        return self.more and self.offset + self.limit < COUNTED
-
 
 @dataclass(frozen=True, slots=True)
 class Found:

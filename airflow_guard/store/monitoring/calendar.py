@@ -11,7 +11,6 @@ from airflow_guard.core.checks import BreakState, CheckOutcome
 from airflow_guard.core.decisions import Situation
 from airflow_guard.core.monitoring.calendar import Calendar, DayCell
 from airflow_guard.core.monitoring.checks import CHANGED
-from airflow_guard.core.monitoring.series import VolumePoint
 from airflow_guard.store.dialects import age_s, utc_now
 from airflow_guard.store.monitoring.held import held_keys
 from airflow_guard.store.monitoring.scope import dated, equal
@@ -49,18 +48,6 @@ def calendar(scope: Scope, start: date, end: date, deployment: str | None = None
     _add_checks(scope, cells, executed_at, start, end, deployment)
     _add_adopted(scope, cells, start, end, deployment)
     return Calendar(start, end, sorted({dag_id for dag_id, _ in cells}), cells)
-
-
-def volumes(scope: Scope, start: date, end: date) -> list[VolumePoint]:
-    """Return what each DAG of a scope did for each date, by date and DAG."""
-    cells: Cells = {}
-    _add_tries(scope, cells, start, end, None)
-    return [
-        VolumePoint(
-            cell.business_date, cell.dag_id, cell.documents, cell.executed, cell.replayed, cell.blocked
-        )
-        for cell in sorted(cells.values(), key=lambda cell: (cell.business_date, cell.dag_id))
-    ]
 
 
 def _cell(cells: Cells, dag_id: str, business_date: date) -> DayCell:

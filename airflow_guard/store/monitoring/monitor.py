@@ -15,7 +15,7 @@ from airflow_guard.core.monitoring.filters import (
 from airflow_guard.core.monitoring.pages import DEFAULT_LIMIT
 from airflow_guard.store.monitoring.attention import attention
 from airflow_guard.store.monitoring.breaks import breaks, breaks_by_id, one_break
-from airflow_guard.store.monitoring.calendar import calendar, volumes
+from airflow_guard.store.monitoring.calendar import calendar
 from airflow_guard.store.monitoring.checks import checks, checks_by_id, variances
 from airflow_guard.store.monitoring.days import day
 from airflow_guard.store.monitoring.keys import key_rows, keys
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
         Page,
         TryRow,
         VariancePoint,
-        VolumePoint,
     )
     from airflow_guard.store.ledger import Ledger
     from airflow_guard.store.monitoring.scope import Readable
@@ -196,9 +195,3 @@ class Monitor:
     ) -> Sequence[VariancePoint]:
         """Return what the last reconciliation of each date found, by date."""
         return self._read(readable, lambda scope: variances(scope.of(dag_id), start, end))
-
-    def volume_per_date(
-        self, start: date, end: date, readable: Readable, *, dag_id: str | None = None
-    ) -> Sequence[VolumePoint]:
-        """Return what each DAG did for each date, by date."""
-        return self._read(readable, lambda scope: volumes(scope.of(dag_id), start, end))
