@@ -139,7 +139,11 @@ def _withdraw(
                 each.key_hash, row.attempt, row.owner_token, row.task_run_id, row.state, row.state,
             )
         )  # fmt: skip
-    connection.execute(sa.delete(r).where(r.c.id.in_(ids), r.c.used_at.is_(None)))
+    taken = connection.execute(sa.delete(r).where(r.c.id.in_(ids), r.c.used_at.is_(None))).rowcount
+    if taken != len(events):  # a purge has removed one meanwhile: claims are kept out by the lock on the key
+        raise ResolutionError(
+            f"{len(events)} authorisations were to be withdrawn, {taken} were there. Nothing was withdrawn. Look again."
+        )
     ledger.events.write(connection, *events)
 
 
