@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import ast
-import io
 import logging
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,8 +160,7 @@ def test_a_script_has_no_doubled_percent_signs_and_no_parameters() -> None:
     for dialect in ("postgresql", "mysql", "mariadb", "sqlite"):
         script = migration_sql(dialect, Tables())
         assert "%" not in script
-        assert "VALUES ('0001')" in script
-        assert f"SET version_num='{head_revision()}'" in script
+        assert f"VALUES ('{head_revision()}')" in script
 
 
 def test_the_list_of_versions_is_that_of_the_version_files() -> None:
@@ -172,36 +168,6 @@ def test_the_list_of_versions_is_that_of_the_version_files() -> None:
     in_order = [script.revision for script in directory.walk_revisions()][::-1]
     assert tuple(in_order) == migrations.REVISIONS
     assert directory.get_current_head() == head_revision()
-
-
-@pytest.mark.parametrize("path", sorted((FOLDER / "versions").glob("v*.py")), ids=lambda path: path.stem)
-def test_a_version_does_not_change_with_the_tables(path: Path) -> None:
-    imported = {
-        node.module for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ImportFrom)
-    }
-    own = {module for module in imported if module and module.startswith("airflow_guard")}
-    assert own <= {"airflow_guard.core.errors", "airflow_guard.store.migrations.append_only"}
-
-
-def test_a_ledger_of_the_first_version_is_brought_to_the_newest_and_keeps_its_rows(
-    database: DatabaseUnderTest, another: DatabaseUnderTest, open_ledger: Callable[..., LedgerDatabase]
-) -> None:
-    ledger, new = open_ledger(), open_ledger(another.url)
-    migrate_to(ledger, "0001")
-    assert current_revision(ledger) == "0001"
-    with ledger.engine.begin() as connection:
-        moment = datetime(2026, 1, 30)  # noqa: DTZ001 - the columns hold UTC without saying so
-        row = {"task_run_id": 7, "expires_at": moment, "renewed_at": moment}
-        connection.execute(ledger.tables.lease.insert(), row)
-    with pytest.raises(LedgerNotMigrated, match=rf"0001.*{HEAD}"):
-        check_migrated(ledger)
-
-    assert migrate(ledger) == ALL_VERSIONS[1:]
-
-    migrate(new)
-    assert tables_of(database, ledger.tables) == tables_of(another, ledger.tables)
-    with ledger.engine.connect() as connection:
-        assert connection.execute(sa.select(ledger.tables.lease.c.task_run_id)).scalars().all() == [7]
 
 
 # ---- Once, also when several try ---------------------------------------------------------------------------
@@ -412,16 +378,6 @@ def test_the_logging_of_the_application_stands(ledger: LedgerDatabase) -> None:
     migrate(ledger)
     migration_sql(ledger.dialect, ledger.tables)
     assert state() == before
-
-
-def migrate_to(ledger: LedgerDatabase, revision: str) -> None:
-    """Bring a ledger to an earlier version, as an earlier release has done."""
-    with ledger.engine.connect() as connection, migrate_module._alone(connection, ledger):
-        recorded = migrate_module._recorder([])
-        config = migrate_module._config(
-            ledger.tables, io.StringIO(), connection=connection, on_version_apply=recorded
-        )
-        migrate_module._upgrade(config, revision)
 
 
 def set_revision(ledger: LedgerDatabase, revision: str | None) -> None:

@@ -1,16 +1,17 @@
 """The ledger's versions, for Alembic.
 
-A new version is one more module in ``versions/`` (its ``down_revision`` is the last one) and one more entry
-in :data:`REVISIONS`. A version that is released never changes: it carries its own copy of what it creates,
-and imports neither tables nor states. ``tests/contract/test_migrations.py`` compares what the versions make
-with what ``tables.py`` says, on every database.
+Nothing is released yet: the one version is made from ``tables.py``, and a change of the tables is a change there. From
+the first release on, a new version is one more module in ``versions/`` (its ``down_revision`` is the last one) and one
+more entry in :data:`REVISIONS`; a released one never changes, carries its own copy of what it creates, and imports
+neither tables nor states. ``tests/contract/test_migrations.py`` compares what the versions make with what ``tables.py``
+says, on every database.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-REVISIONS: Final = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS: Final = ("0001",)
 """All versions, oldest first. Here, so that a task can check its ledger without importing Alembic."""
 
 HEAD_REVISION: Final = REVISIONS[-1]
