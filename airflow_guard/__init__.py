@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import LedgerError as LedgerError
     from airflow_guard.core.errors import LedgerNotConfigured as LedgerNotConfigured
     from airflow_guard.core.errors import LedgerNotMigrated as LedgerNotMigrated
+    from airflow_guard.core.errors import LedgerRefused as LedgerRefused
     from airflow_guard.core.errors import LedgerUnavailable as LedgerUnavailable
     from airflow_guard.core.errors import NeverCompared as NeverCompared
     from airflow_guard.core.errors import NotExecuted as NotExecuted
@@ -92,7 +93,7 @@ _NAMES = {
         "ConfigurationError", "ContentChanged", "DateChangedError", "DocumentError", "DocumentsFailed",
         "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "GuardError", "InDoubt",
         "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift", "LedgerBusy", "LedgerError",
-        "LedgerNotConfigured", "LedgerNotMigrated", "LedgerUnavailable", "NeverCompared",
+        "LedgerNotConfigured", "LedgerNotMigrated", "LedgerRefused", "LedgerUnavailable", "NeverCompared",
         "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
         "ReconciliationError", "Rejected", "RerunRefused", "ResolutionError", "ResultError", "SideInvalid",
         "SideUnavailable", "StaleResolution", "Stopped", "TooManyRejected", "TransactionError",

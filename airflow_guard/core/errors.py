@@ -14,6 +14,7 @@
     ├── TransactionError              the callable ended a transaction that is not its own
     ├── LedgerError                   the ledger cannot answer
     │   ├── LedgerUnavailable         down or unreachable                        (a retry helps)
+    │   │   └── LedgerRefused         it answers, and lets this connection in never
     │   ├── LedgerBusy                a lock was not free in time                (a retry helps)
     │   ├── LedgerNotMigrated         tables missing, or of another version
     │   ├── UnknownCommit             it is not known whether a write committed  (a retry helps)
@@ -114,6 +115,15 @@ class LedgerUnavailable(LedgerError):
     """The ledger's database is down or unreachable; nothing was started."""
 
     retryable = True
+
+
+class LedgerRefused(LedgerUnavailable):
+    """The ledger's server answers, and refuses this connection: no such database or account, a wrong password.
+
+    Nothing was started, and it never comes back by itself: the connection is wrong.
+    """
+
+    retryable = False
 
 
 class LedgerBusy(LedgerError):
@@ -227,7 +237,7 @@ class SideUnavailable(ReconciliationError):
 
 
 class SideInvalid(ReconciliationError):
-    """A side's database refused a statement: unknown table or column, syntax, permission."""
+    """A side's database refused a statement (unknown table or column, syntax, permission), or the connection itself."""
 
 
 class AmountError(ReconciliationError):

@@ -45,7 +45,9 @@ def database_of(
             "[airflow_guard] ledger_conn_id."
         )
     url, creator = maker(connection)
-    return LedgerDatabase(url, tables=tables, creator=creator, max_connections=max_connections)
+    return LedgerDatabase(
+        url, tables=tables, name=connection.conn_id, creator=creator, max_connections=max_connections
+    )
 
 
 def engine_of(connection: Connection) -> sa.Engine:
@@ -137,7 +139,7 @@ def _mysql(connection: Connection) -> tuple[sa.URL, Callable[[], Any]]:
         from pymysql.constants import CLIENT
     except ImportError as error:
         raise ConfigurationError(
-            "A ledger in MySQL or MariaDB needs PyMySQL: pip install 'airflow-guard[mysql]'"
+            f"Connection {connection.conn_id!r} is to MySQL or MariaDB, which needs PyMySQL: pip install 'airflow-guard[mysql]'"
         ) from error
     extra = extra_of(connection)
     arguments: dict[str, Any] = {

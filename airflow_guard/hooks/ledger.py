@@ -169,8 +169,16 @@ def still_held(ledger: Ledger, key_date: date, hashes: Sequence[str]) -> dict[st
 def _ledger_of(
     connection: Connection, settings: GuardSettings, max_connections: int
 ) -> tuple[tuple[Any, ...], Ledger]:
-    # A connection that was changed is another one; a forked process must not share sockets.
-    key = (os.getpid(), content_of(connection), settings.schema, settings.table_prefix, max_connections)
+    # A connection that was changed is another one; a forked process must not share sockets. By its id as well: it is
+    # what messages name.
+    key = (
+        os.getpid(),
+        connection.conn_id,
+        content_of(connection),
+        settings.schema,
+        settings.table_prefix,
+        max_connections,
+    )
     with _opening:
         if key not in _open:
             tables = ledger_tables(settings.table_prefix, settings.schema)

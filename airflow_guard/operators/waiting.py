@@ -68,6 +68,8 @@ class Wait:
             try:
                 held = bool(still_held(ledger, key_date, hashes))
             except LedgerError as error:
+                if not error.retryable:
+                    raise
                 log.warning("The ledger does not answer, asking again: %s", error)
         return not held
 

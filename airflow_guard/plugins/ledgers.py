@@ -18,6 +18,7 @@ from airflow_guard.core.errors import (
     LedgerBusy,
     LedgerNotConfigured,
     LedgerNotMigrated,
+    LedgerRefused,
     LedgerUnavailable,
 )
 
@@ -117,42 +118,45 @@ def _answer(future: Future[T], until: float) -> T:
     return future.result(timeout=max(0.0, until - time.monotonic()))
 
 
+_LATER = "Nothing is known about it now. Try again in a minute."
+# The first that an error is of. ``{name}`` is the connection's id.
+_TROUBLES: tuple[tuple[type[Exception] | tuple[type[Exception], ...], str, str], ...] = (
+    (
+        LedgerNotMigrated,
+        "Its tables are not there, or of another version",
+        "An administrator can create them: airflow-guard migrate --ledger {name}",
+    ),
+    (
+        LedgerRefused,
+        "Its database refuses the connection",
+        "An administrator must correct it: the log of Airflow's API server says why.",
+    ),
+    (LedgerUnavailable, "Its database cannot be reached", _LATER),
+    ((LedgerBusy, TimeoutError), "Its database does not answer in time", _LATER),
+    (
+        LedgerNotConfigured,
+        "There is no such connection",
+        "An administrator can create it in Airflow, or correct [airflow_guard] ledger_conn_ids.",
+    ),
+    (
+        ConfigurationError,
+        "Its connection cannot hold a ledger",
+        "The log of Airflow's API server says why.",
+    ),
+)
+
+
 def trouble_of(name: str, error: Exception) -> LedgerTrouble | None:
     """Return what an error means to the person at the page; ``None`` if it is no trouble of a ledger.
 
     What the driver says may name hosts and users: that is for the log.
     """
-    if isinstance(error, LedgerNotMigrated):
-        return LedgerTrouble(
-            name,
-            "Its tables are not there, or of another version",
-            f"An administrator can create them: airflow-guard migrate --ledger {name}",
-        )
-    if isinstance(error, LedgerUnavailable):
-        return LedgerTrouble(
-            name, "Its database cannot be reached", "Nothing is known about it now. Try again in a minute."
-        )
-    if isinstance(error, LedgerBusy | TimeoutError):
-        return _slow(name)
-    if isinstance(error, LedgerNotConfigured):
-        return LedgerTrouble(
-            name,
-            "There is no such connection",
-            "An administrator can create it in Airflow, or correct [airflow_guard] ledger_conn_ids.",
-        )
-    if isinstance(error, ConfigurationError):
-        return LedgerTrouble(
-            name, "Its connection cannot hold a ledger", "The log of Airflow's API server says why."
-        )
+    for kinds, title, advice in _TROUBLES:
+        if isinstance(error, kinds):
+            return LedgerTrouble(name, title, advice.format(name=name))
     return None
 
 
 def _unknown_trouble(name: str, error: Exception) -> LedgerTrouble:
     log.error("Ledger %s cannot be read", name, exc_info=error)
     return LedgerTrouble(name, "It cannot be read", "The log of Airflow's API server says why.")
-
-
-def _slow(name: str) -> LedgerTrouble:
-    return LedgerTrouble(
-        name, "Its database does not answer in time", "Nothing is known about it now. Try again in a minute."
-    )

@@ -63,7 +63,7 @@ class BusinessTransaction:
 
     def __enter__(self) -> sa.Connection:
         database = self._ledger.database
-        with translated("begin of a business transaction"):
+        with translated("begin of a business transaction", database):
             self.connection = database.business_engine.connect()
             try:
                 self._transaction = self.connection.begin()
@@ -94,14 +94,15 @@ class BusinessTransaction:
         :raises UnknownCommit: the answer to the commit was lost; ask :meth:`ending`.
         """
         self._take_back()
-        with translated("end of a business transaction"):
+        with translated("end of a business transaction", self._ledger.database):
             try:
                 if self._savepoint:
                     self._release_savepoint()
                 ours = self._write_completion(outcome)
             except sa.exc.InvalidRequestError as error:
                 raise LedgerUnavailable(
-                    f"The connection broke while the callable used it; nothing was committed ({error})."
+                    f"The connection to the ledger {self._ledger.database.named} broke while the callable used it; nothing "
+                    f"was committed ({error})."
                 ) from error
             except sa.exc.DBAPIError as error:
                 if dialects.error_code(error) == _ABORTED:
@@ -111,7 +112,7 @@ class BusinessTransaction:
                 self.self_ended = True
                 raise TransactionError(_ENDED)
             self._complete = True
-            commit(self._transaction, self.connection)
+            commit(self._transaction, self.connection, self._ledger.database)
 
     def _write_completion(self, outcome: str | None) -> bool:
         s = self._ledger.statements

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import shlex
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -12,11 +13,13 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
+from airflow_guard.core.commands import without_password
 from airflow_guard.core.errors import (
     ConfigurationError,
     LedgerBusy,
     LedgerError,
     LedgerNotMigrated,
+    LedgerRefused,
     LedgerUnavailable,
     UnknownCommit,
 )
@@ -47,6 +50,7 @@ class LedgerDatabase:
     :param creator: returns a DBAPI connection (an Airflow hook's ``get_conn``), so that TLS and authentication
         settings of the connection count.
     :param tables: the ledger's tables.
+    :param name: the id of the Airflow connection, for messages.
     :param max_connections: upper limit of connections for the ledger itself, and again for business
         transactions.
     """
@@ -56,6 +60,7 @@ class LedgerDatabase:
         url: str | sa.URL,
         *,
         tables: Tables | None = None,
+        name: str | None = None,
         creator: Callable[[], Any] | None = None,
         max_connections: int = 8,
     ) -> None:
@@ -65,6 +70,9 @@ class LedgerDatabase:
         except ValueError as error:
             raise ConfigurationError(str(error)) from None
         self.url = parsed
+        self.name = name
+        address = address_of(parsed)
+        self.named = f"{name!r} ({address})" if name else address
         self.tables = tables or ledger_tables()
         options: dict[str, Any] = {"pool_size": max_connections, "max_overflow": 0, "pool_timeout": 30}
         if creator is not None:
@@ -89,10 +97,11 @@ class LedgerDatabase:
 
         :param limit_s: how long each statement may take; ``None``: as long as the server allows.
         :raises LedgerUnavailable: retryable.
+        :raises LedgerRefused: not retryable.
         :raises LedgerNotMigrated: not retryable.
         :raises LedgerBusy: a statement took longer (a retry may help).
         """
-        with translated("read"), self.engine.connect() as connection:
+        with translated("read", self), self.engine.connect() as connection:
             # SQLite: readers take no write lock, so that they see a ledger that a task holds for its transaction.
             connection.execution_options(**{_READ_ONLY: True})
             if limit_s is None:
@@ -104,7 +113,7 @@ class LedgerDatabase:
         """Run one reading statement, without the round trips of a transaction around it. Raises as :meth:`read`."""
         if self.dialect == dialects.SQLITE:
             return self.read(work)
-        with translated("read"), self._autocommit.connect() as connection:
+        with translated("read", self), self._autocommit.connect() as connection:
             return work(connection)
 
     def write(self, work: Callable[[sa.Connection], T], *, patience_s: float = 0.0) -> T:
@@ -114,7 +123,7 @@ class LedgerDatabase:
             after a commit whose answer was lost changes nothing and can tell so.
         :param patience_s: how long to go on when the database is down or busy.
         :raises LedgerBusy: a lock was not free (retryable).
-        :raises LedgerUnavailable: down (retryable). Nothing was committed.
+        :raises LedgerUnavailable: down (retryable), or it refuses the connection. Nothing was committed.
         :raises UnknownCommit: the answer to a commit was lost, and so were the repetitions (retryable).
         """
         deadline = time.monotonic() + patience_s
@@ -129,7 +138,7 @@ class LedgerDatabase:
                     time.sleep(random.uniform(0.0, 0.01 * 2**repeats))  # noqa: S311 - not cryptographic
                     continue
                 failure = LedgerBusy(f"{repeats} deadlocks or serialisation failures in a row: {error}")
-                raise failure if not unknown else _still_unknown(failure) from error
+                raise failure if not unknown else _still_unknown(failure, self) from error
             except UnknownCommit as error:
                 failure = error
                 if not unknown:
@@ -137,9 +146,9 @@ class LedgerDatabase:
                     unknown, deadline = True, max(deadline, time.monotonic() + UNKNOWN_COMMIT_PATIENCE_S)
             except (LedgerBusy, LedgerUnavailable) as error:
                 failure = error
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or not failure.retryable:
                 if unknown:
-                    raise _still_unknown(failure) from failure
+                    raise _still_unknown(failure, self) from failure
                 raise failure  # which has its own cause, the driver's error
             time.sleep(0.2)
 
@@ -157,11 +166,11 @@ class LedgerDatabase:
         return self.write(work)
 
     def _write_once(self, work: Callable[[sa.Connection], T]) -> T:
-        with translated("write"), self.engine.connect() as connection:
+        with translated("write", self), self.engine.connect() as connection:
             with connection.begin() as transaction:
                 self.durable(connection)
                 outcome = work(connection)
-                commit(transaction, connection)
+                commit(transaction, connection, self)
             return outcome
 
     def at_once(self) -> AtOnce:
@@ -189,6 +198,11 @@ class LedgerDatabase:
         if self.dialect == dialects.POSTGRES:
             limit_ms = int((LOCK_TIMEOUT_S if seconds is None else seconds) * 1000)
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{limit_ms}ms'")
+
+
+def address_of(url: sa.URL) -> str:
+    """Return a database's address as it may be printed."""
+    return without_password(url.render_as_string())
 
 
 class AtOnce:
@@ -233,7 +247,7 @@ class _Transient(LedgerBusy):
     """
 
 
-def commit(transaction: sa.RootTransaction, connection: sa.Connection) -> None:
+def commit(transaction: sa.RootTransaction, connection: sa.Connection, database: LedgerDatabase) -> None:
     """Commit.
 
     :raises UnknownCommit: the connection broke before the answer came.
@@ -242,28 +256,30 @@ def commit(transaction: sa.RootTransaction, connection: sa.Connection) -> None:
         transaction.commit()
     except DBAPIError as error:
         if dialects.is_down(error):
-            raise UnknownCommit(f"The connection broke at a commit: {error.orig}") from error
+            raise UnknownCommit(
+                f"The connection to the ledger {database.named} broke at a commit: {error.orig}"
+            ) from error
         raise
 
 
-def _still_unknown(cause: LedgerError) -> UnknownCommit:
+def _still_unknown(cause: LedgerError, database: LedgerDatabase) -> UnknownCommit:
     return UnknownCommit(
-        f"The connection to the ledger broke at a commit, and repeating it did not succeed ({cause}). Nothing is "
-        "lost: the row tells what happened as soon as the database is back. Try again then."
+        f"The connection to the ledger {database.named} broke at a commit, and repeating it did not succeed ({cause}). "
+        "Nothing is lost: the row tells what happened as soon as the database is back. Try again then."
     )
 
 
 @contextmanager
-def translated(doing: str) -> Iterator[None]:
-    """Turn errors of driver and pool into errors of this package."""
+def translated(doing: str, database: LedgerDatabase) -> Iterator[None]:
+    """Turn errors of driver and pool into errors of this package, which name the ledger."""
     try:
         yield
     except LedgerError:
         raise
     except PoolTimeout as error:
-        raise LedgerBusy(f"No free ledger connection: {error}") from error
+        raise LedgerBusy(f"No free connection to the ledger {database.named}: {error}") from error
     except DBAPIError as error:
-        raise_meant(meaning(error, doing), error)
+        raise_meant(meaning(error, doing, database), error)
 
 
 def raise_meant(meant: Exception, error: DBAPIError) -> NoReturn:
@@ -273,21 +289,29 @@ def raise_meant(meant: Exception, error: DBAPIError) -> NoReturn:
     raise meant from error
 
 
-def meaning(error: DBAPIError, doing: str) -> Exception:
+def meaning(error: DBAPIError, doing: str, database: LedgerDatabase) -> Exception:
     """Return what an error of the driver means for the ledger; programming errors are returned as they are."""
+    named = database.named
     if dialects.is_transient(error):
         return _Transient(
             f"A deadlock or serialisation failure ({doing}), rolled back: {error.orig}. Try again."
         )
     if dialects.is_busy(error):
-        return LedgerBusy(f"A lock in the ledger was not free in time ({doing}): {error.orig}. Try again.")
+        return LedgerBusy(
+            f"A lock in the ledger {named} was not free in time ({doing}): {error.orig}. Try again."
+        )
     if dialects.is_missing(error):
         return LedgerNotMigrated(
-            f"The ledger's tables are missing or of another version ({error.orig}). Run: airflow-guard migrate "
-            "--ledger CONN_ID"
+            f"The tables of the ledger {named} are missing or of another version ({error.orig}). Run: airflow-guard "
+            f"migrate --ledger {shlex.quote(database.name or address_of(database.url))}"
+        )
+    if dialects.is_refused(error):
+        return LedgerRefused(
+            f"The server of the ledger {named} refuses the connection ({doing}): {error.orig}. A retry does not help: "
+            "correct the connection, or what its account may do."
         )
     if dialects.is_down(error):
-        return LedgerUnavailable(f"The ledger's database cannot be reached ({doing}): {error.orig}")
+        return LedgerUnavailable(f"The ledger {named} cannot be reached ({doing}): {error.orig}")
     return error
 
 

@@ -269,6 +269,21 @@ _DOWN = {
     ),
     *("1040", "1053", "1203", "1226", "1290", "1836", "1927", "2002", "2003", "2006", "2013", "2055"),
 }
+_REFUSED = {
+    *("28000", "28P01", "3D000"),
+    *("1044", "1045", "1049", "1129", "1130", "1251", "1275", "1698", "1820", "1862"),
+    *("2026", "2054", "2059", "2061", "3118", "3159", "3955", "4151"),
+}
+# What PostgreSQL's drivers say has no code before there is a connection. "FATAL: " is a server's or a pooler's word.
+_REFUSED_IN_WORDS = re.compile(
+    r"fatal: +("
+    r"(password|pam|ldap|gss\w*|sspi|ident|peer|scram|certificate|radius|md5|bsd) authentication failed"
+    r"|(role|user|database) \".*\" (does not exist|is not permitted to log in)"
+    r"|no such (database|user)|permission denied for database|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r"|sasl authentication failed|invalid authorization|auth failed)"
+    r"|no password supplied|does not support ssl, but|certificate verify failed|server certificate for "
+    r"|invalid connection option|invalid \w+ value: |invalid integer value|file is not a database"
+)
 _MISSING = {"42P01", "42703", "1146", "1054", "3F000"}
 
 
@@ -308,8 +323,24 @@ def is_down(error: DBAPIError) -> bool:
         "could not connect",
         "unable to open database",
         "timeout",
+        "failed to resolve host",
+        "could not translate host name",
     )
     return not error_code(error) and any(word in text for word in lost)
+
+
+def is_refused(error: DBAPIError) -> bool:
+    """Return whether the server answers and refuses the connection, as it will the next time.
+
+    No such database or account, a wrong password, no permission to connect, encryption that one side does not want. A
+    host name that is not known is not among it: name servers fail, and come back.
+    """
+    if error.statement is not None:
+        return False  # it was let in
+    code = error_code(error)
+    return code in _REFUSED or (
+        not code and bool(_REFUSED_IN_WORDS.search(" ".join(str(error.orig).lower().split())))
+    )
 
 
 def is_duplicate(error: DBAPIError) -> bool:

@@ -107,7 +107,7 @@ def _partition_once(database: LedgerDatabase, ahead: int) -> Split | tuple[str, 
             made = split(connection, database, ahead=ahead)
             return add_ahead(connection, database, ahead=ahead) if made is None else made
     except DBAPIError as error:
-        raise_meant(_failure(error), error)
+        raise_meant(_failure(error, database), error)
 
 
 def migration_sql(dialect_name: str, tables: Tables, *, from_revision: str | None = None) -> str:
@@ -225,13 +225,13 @@ def _migrate_once(database: LedgerDatabase) -> list[str]:
                     connection.exec_driver_sql, connection.dialect, tables.prefix, tables.schema, existing
                 )
     except DBAPIError as error:
-        raise_meant(_failure(error), error)
+        raise_meant(_failure(error, database), error)
     return applied
 
 
-def _failure(error: DBAPIError) -> Exception:
+def _failure(error: DBAPIError, database: LedgerDatabase) -> Exception:
     said = str(error.orig).partition("\n")[0]
-    if dialects.error_code(error) in _NOT_ALLOWED:
+    if dialects.error_code(error) in _NOT_ALLOWED and not dialects.is_refused(error):
         return ConfigurationError(
             f"This account may not create the ledger: {said}. Use one that may, or give an administrator the "
             "script that airflow-guard migrate --sql prints."
@@ -240,7 +240,7 @@ def _failure(error: DBAPIError) -> Exception:
         return ConfigurationError(f"There is nowhere to create the ledger: {said}.")
     if dialects.is_transient(error):
         return LedgerBusy(f"The migration met a deadlock: {error.orig}")
-    return meaning(error, "migrate")
+    return meaning(error, "migrate", database)
 
 
 def _recorder(applied: list[str]) -> Any:

@@ -49,7 +49,7 @@ def one_transaction(
                     _hold_off_writers(connection, database)
                 yield connection
                 if keep:
-                    commit(transaction, connection)
+                    commit(transaction, connection, database)
                 else:
                     transaction.rollback()
     except UnknownCommit as error:
@@ -57,13 +57,13 @@ def one_transaction(
             f"{error} Whether the {doing} took effect is not known. Run it again: what is done is left alone."
         ) from error
     except PoolTimeout as error:
-        raise LedgerBusy(f"No free ledger connection: {error}") from error
+        raise LedgerBusy(f"No free connection to the ledger {database.named}: {error}") from error
     except DBAPIError as error:
         if dialects.is_transient(error) or dialects.is_duplicate(error):
             raise LedgerBusy(
                 f"The {doing} met a deadlock or conflict with tasks at work; nothing was written. Try again."
             ) from error
-        raise_meant(meaning(error, doing), error)
+        raise_meant(meaning(error, doing, database), error)
 
 
 def _hold_off_writers(connection: sa.Connection, database: LedgerDatabase) -> None:

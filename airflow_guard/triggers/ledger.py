@@ -99,12 +99,13 @@ class LedgerTrigger(BaseTrigger):
             try:
                 ledger = ledger or await self._open()
                 held = len(await self._held(ledger))
-            except LedgerError as problem:
-                log.warning("The ledger does not answer, asking again: %s", problem)
-                held, error = len(self.hashes), str(problem)
             except GuardError as problem:
-                # No later look will be better: the task fails with the same error and its own words.
-                held, error, deadline = 0, str(problem), datetime.now(UTC)
+                held, error = len(self.hashes), str(problem)
+                if isinstance(problem, LedgerError) and problem.retryable:
+                    log.warning("The ledger does not answer, asking again: %s", problem)
+                else:
+                    # No later look will be better: the task fails with the same error and its own words.
+                    held, deadline = 0, datetime.now(UTC)
             left = deadline - datetime.now(UTC)
             if not held or left <= timedelta(0):
                 yield TriggerEvent(dict(self._event(held, error)))  # type: ignore[no-untyped-call]

@@ -12,11 +12,12 @@ from airflow_guard.core.errors import (
     LedgerBusy,
     LedgerError,
     LedgerNotMigrated,
+    LedgerRefused,
     LedgerUnavailable,
     UnknownCommit,
 )
 from airflow_guard.store import database as database_module
-from airflow_guard.store.database import LedgerDatabase, translated
+from airflow_guard.store.database import LedgerDatabase, _Transient, translated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,9 +39,14 @@ def error(
     return kind("SELECT 1", {}, original)
 
 
+LEDGER = LedgerDatabase(
+    "postgresql+psycopg://guard:se%2Fcret@db7:5433/bank?password=hidden", name="core_banking"
+)
+
+
 def meaning(given: Exception) -> Exception:
     try:
-        with translated("test"):
+        with translated("test", LEDGER):
             raise given
     except Exception as found:
         return found
@@ -70,6 +76,14 @@ def meaning(given: Exception) -> Exception:
             LedgerUnavailable,
         ),
         (error("unable to open database file"), LedgerUnavailable),
+        (
+            error("failed to resolve host 'db7': [Errno -3] Temporary failure in name resolution"),
+            LedgerUnavailable,
+        ),
+        (
+            error('could not translate host name "db7" to address: Name or service not known'),
+            LedgerUnavailable,
+        ),
         (error('relation "guard_execution" does not exist', code="42P01"), LedgerNotMigrated),
         (error(1146, "Table 'x.guard_execution' doesn't exist"), LedgerNotMigrated),
         (error("no such table: guard_execution"), LedgerNotMigrated),
@@ -79,7 +93,81 @@ def meaning(given: Exception) -> Exception:
 def test_each_error_gets_its_meaning(given: Exception, expected: type[LedgerError]) -> None:
     found = meaning(given)
     assert isinstance(found, expected)
+    assert "'core_banking' (postgresql+psycopg://guard:***@db7:5433/bank?password=***)" in str(
+        found
+    ) or isinstance(found, _Transient)
     assert found.retryable == (expected is not LedgerNotMigrated)
+
+
+def at_connect(*arguments: Any, code: str | None = None) -> Any:
+    given = error(*arguments, code=code)
+    given.statement = None
+    return given
+
+
+FATAL = 'connection failed: connection to server at "10.0.0.7", port 5432 failed: FATAL:  '
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        at_connect(f'{FATAL}database "bank" does not exist'),
+        at_connect(f'{FATAL}role "guard" does not exist'),
+        at_connect(f'{FATAL}role "guard" is not permitted to log in'),
+        at_connect(f'{FATAL}password authentication failed for user "guard"'),
+        at_connect(
+            f'{FATAL}no pg_hba.conf entry for host "10.0.0.1", user "guard", database "bank", no encryption'
+        ),
+        at_connect(
+            f'{FATAL}permission denied for database "bank"\nDETAIL:  User does not have CONNECT privilege.'
+        ),
+        at_connect(f"{FATAL}no such database: bank"),
+        at_connect(f"{FATAL}SASL authentication failed"),
+        at_connect(
+            'connection to server at "db" (::1), port 5432 failed: Connection refused\n'
+            'connection to server at "db" (127.0.0.1), port 5432 failed: FATAL:  database "bank" does not exist'
+        ),
+        at_connect("connection failed: fe_sendauth: no password supplied"),
+        at_connect("connection failed: server does not support SSL, but SSL was required"),
+        at_connect("connection failed: SSL error: certificate verify failed"),
+        at_connect("whatever the server's language is", code="28P01"),
+        at_connect(1045, "Access denied for user 'guard'@'h' (using password: YES)"),
+        at_connect(1044, "Access denied for user 'guard'@'h' to database 'bank'"),
+        at_connect(1049, "Unknown database 'bank'"),
+        at_connect(1698, "Access denied for user 'guard'@'h'"),
+        at_connect(1130, "Host 'h' is not allowed to connect to this MariaDB server"),
+        at_connect(4151, "Access denied, this account is locked"),
+        at_connect("file is not a database"),
+    ],
+)
+def test_a_refused_connection_never_comes_back_by_itself(given: Exception) -> None:
+    found = meaning(given)
+    assert type(found) is LedgerRefused
+    assert isinstance(found, LedgerUnavailable), "who works on without a ledger does so here as well"
+    assert found.retryable is False
+    assert "'core_banking'" in str(found)
+    assert "cret" not in str(found)
+    assert "hidden" not in str(found)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        at_connect(f"{FATAL}the database system is starting up"),
+        at_connect(f"{FATAL}sorry, too many clients already"),
+        at_connect(f"{FATAL}remaining connection slots are reserved for roles with the SUPERUSER attribute"),
+        at_connect("connection failed: timeout expired"),
+        at_connect(1040, "Too many connections"),
+        at_connect(2003, "Can't connect to MySQL server on 'db' ([Errno -2] Name or service not known)"),
+    ],
+)
+def test_a_server_that_may_come_back_is_no_refusal(given: Exception) -> None:
+    assert type(meaning(given)) is LedgerUnavailable
+
+
+def test_a_statement_is_never_a_refused_connection() -> None:
+    given = error(1044, "Access denied for user 'guard'@'h' to database 'other'")
+    assert meaning(given) is given
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,11 @@ class SideSession:
             return SideUnavailable(
                 f"{self.name}: a lock was not free in time, or the statement was ended: {said}"
             )
+        if dialects.is_refused(error):
+            return SideInvalid(
+                f"{self.name}: the database refuses the connection: {said}. Correct the connection, or what its account "
+                "may do."
+            )
         if dialects.is_down(error) or short:
             return SideUnavailable(f"{self.name}: the database cannot be reached or went away: {said}")
         what = (
