@@ -17,7 +17,7 @@ from airflow_guard.plugins.forms.posted import Refused
 from airflow_guard.plugins.forms.tokens import configured_tokens
 from airflow_guard.plugins.gate import Gate
 from airflow_guard.plugins.ledgers import Ledgers, LedgerTrouble
-from airflow_guard.plugins.page import NotThere, Page
+from airflow_guard.plugins.page import ChooseLedger, NotThere, Page
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,6 +57,7 @@ def ungated_app() -> FastAPI:
         app.include_router(router)
     app.mount("/static", _Static(directory=Path(__file__).with_name("static")), name="static")
     app.add_exception_handler(NotThere, _not_there)
+    app.add_exception_handler(ChooseLedger, _choose)
     app.add_exception_handler(LedgerTrouble, _trouble)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _http_error)
@@ -97,6 +98,14 @@ class _Static(StaticFiles):
 def _not_there(request: Request, _: Exception) -> Response:
     text = "There is nothing here, or you may not see it."
     return _message(request, 404, "Not found", text)
+
+
+def _choose(request: Request, error: Exception) -> Response:
+    if not isinstance(error, ChooseLedger):
+        raise error
+    page = Page(request)
+    links = [(f"In the ledger {name}", page.here(ledger=name)) for name in error.ledgers]
+    return _message(request, 300, "Which ledger?", "This address names none, and there are several.", links)
 
 
 def _trouble(request: Request, error: Exception) -> Response:

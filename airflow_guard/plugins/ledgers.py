@@ -79,9 +79,11 @@ class Ledgers:
             log.warning("%s (%s)", trouble, error)
             raise trouble from error
 
-    def ask_all(self, names: Iterable[str], question: Callable[[Ledger], T]) -> dict[str, T | LedgerTrouble]:
+    def ask_all(
+        self, names: Iterable[str], question: Callable[[Ledger], T], *, patience_s: float | None = None
+    ) -> dict[str, T | LedgerTrouble]:
         """Ask ledgers at the same time, and return what each says, or what is wrong with it."""
-        until = time.monotonic() + self.patience_s
+        until = time.monotonic() + (patience_s or self.patience_s)
         asked = {name: self._begin(name, question) for name in names}
         answers: dict[str, T | LedgerTrouble] = {}
         for name, future in asked.items():

@@ -17,7 +17,7 @@ from airflow_guard.plugins.airflow_plugin import MOUNTED_AT
 from airflow_guard.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from datetime import date
 
     from airflow_guard.plugins.access import Caller
@@ -28,6 +28,17 @@ PAGE_SIZE = 50
 
 class NotThere(Exception):
     """There is nothing of that kind, or the caller may not read it: nobody can tell which."""
+
+
+class ChooseLedger(Exception):
+    """Several ledgers have what an address means, or could have it, and it names none.
+
+    :param ledgers: their names.
+    """
+
+    def __init__(self, ledgers: tuple[str, ...]) -> None:
+        super().__init__(", ".join(ledgers))
+        self.ledgers = ledgers
 
 
 class Page:
@@ -50,18 +61,38 @@ class Page:
         """The DAGs that the caller may read."""
         return self.caller.readable
 
-    @functools.cached_property
-    def ledger(self) -> str:
-        """The ledger that the page is about: of the query, else the first.
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        """The ledgers that the page is about: that of the query, else all; empty if none is configured.
 
         :raises NotThere: the query names one that is not configured.
         """
         named = self.text("ledger")
         if named and named not in self.names:
             raise NotThere
-        if not self.names:
+        return (named,) if named else self.names
+
+    @functools.cached_property
+    def ledger(self) -> str:
+        """The one ledger that the page is about: that of the query, or the only one.
+
+        :raises NotThere: the query names one that is not configured, or none is.
+        :raises ChooseLedger: there are several, and the query names none.
+        """
+        if len(self.wanted) > 1:
+            raise ChooseLedger(self.wanted)
+        if not self.wanted:
             raise NotThere
-        return named or self.names[0]
+        return self.wanted[0]
+
+    @property
+    def of_one(self) -> bool:
+        """Whether the page shows something of one ledger that has no like in the others."""
+        return "ledger" in vars(self)
+
+    def chosen_form(self, ledger: str) -> str:
+        """Return the id of the form that takes what is chosen of a ledger's rows."""
+        return "chosen" if len(self.wanted) == 1 else f"chosen-{self.names.index(ledger)}"
 
     @property
     def root(self) -> str:
@@ -160,10 +191,16 @@ def environment() -> Environment:
         "day": wording.day,
     }
     env.filters.update(filters)
+    env.filters["of_ledger"] = _of_ledger
     env.globals.update(
         CONSEQUENCES=CONSEQUENCES, timeline_class=timeline.kind_of, timeline_words=timeline.words
     )
     return env
+
+
+def _of_ledger(rows: Iterable[Any], ledger: str | None) -> list[tuple[str, Any]]:
+    """Return rows with their ledger; where it is ``None`` they have it already."""
+    return list(rows) if ledger is None else [(ledger, row) for row in rows]
 
 
 def business_date(text: str) -> date | None:

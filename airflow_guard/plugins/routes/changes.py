@@ -20,5 +20,5 @@ def changes(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
         "changes.html",
         some=bool(page.caller.editable & page.readable),
         everywhere=edits_everywhere(page),
-        ledger=page.ledger,
+        ledgers=page.wanted,
     )

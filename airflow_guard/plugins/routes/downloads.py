@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
 from airflow_guard.core.csv_cells import safe_cell
+from airflow_guard.core.monitoring.merging import (
+    merged,
+    place_of_break,
+    place_of_item,
+    place_of_key,
+    place_of_run,
+)
 from airflow_guard.core.monitoring.pages import LARGEST_LIMIT
 from airflow_guard.plugins.page import Page, page_of
 from airflow_guard.plugins.queries import TO_SETTLE, Query
+from airflow_guard.plugins.routes.asking import complete
 from airflow_guard.store.monitoring.monitor import Monitor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from airflow_guard.core.monitoring import AttentionItem, BreakRow, CheckRow, KeyRow, TryRow
+    from airflow_guard.core.monitoring import Page as Part
 
 router = APIRouter(prefix="/csv")
+T = TypeVar("T")
 
 PATIENCE_S = 20.0
 """A download may take longer than a page."""
@@ -31,7 +41,11 @@ def attention(page: Annotated[Page, Depends(page_of)]) -> Response:
     """All that needs a person."""
     filters = Query(page).attention()
     return _file(
-        page, "attention", lambda m: m.attention(page.readable, filters, limit=LARGEST_LIMIT).rows, _item
+        page,
+        "attention",
+        lambda m: m.attention(page.readable, filters, limit=LARGEST_LIMIT),
+        place_of_item,
+        _item,
     )
 
 
@@ -39,52 +53,66 @@ def attention(page: Annotated[Page, Depends(page_of)]) -> Response:
 def to_settle(page: Annotated[Page, Depends(page_of)]) -> Response:
     """Keys that wait for a person's word."""
     filters = Query(page).keys(TO_SETTLE)
-    return _file(page, "to-settle", lambda m: m.keys(page.readable, filters, limit=LARGEST_LIMIT).rows, _key)
+    return _file(
+        page, "to-settle", lambda m: m.keys(page.readable, filters, limit=LARGEST_LIMIT), place_of_key, _key
+    )
 
 
 @router.get("/keys")
 def keys(page: Annotated[Page, Depends(page_of)]) -> Response:
     """Keys."""
     filters = Query(page).keys()
-    return _file(page, "keys", lambda m: m.keys(page.readable, filters, limit=LARGEST_LIMIT).rows, _key)
+    return _file(
+        page, "keys", lambda m: m.keys(page.readable, filters, limit=LARGEST_LIMIT), place_of_key, _key
+    )
 
 
 @router.get("/breaks")
 def breaks(page: Annotated[Page, Depends(page_of)]) -> Response:
     """Breaks."""
     filters = Query(page).breaks()
-    return _file(page, "breaks", lambda m: m.breaks(page.readable, filters, limit=LARGEST_LIMIT).rows, _break)
+    return _file(
+        page,
+        "breaks",
+        lambda m: m.breaks(page.readable, filters, limit=LARGEST_LIMIT),
+        place_of_break(filters),
+        _break,
+    )
 
 
 @router.get("/blocked")
 def blocked(page: Annotated[Page, Depends(page_of)]) -> Response:
     """Tries that found work done or were kept from it."""
     filters = Query(page).tries()
-    return _file(page, "blocked", lambda m: m.blocked(page.readable, filters, limit=LARGEST_LIMIT).rows, _try)
+    return _file(
+        page, "blocked", lambda m: m.blocked(page.readable, filters, limit=LARGEST_LIMIT), place_of_run, _try
+    )
 
 
 @router.get("/checks")
 def checks(page: Annotated[Page, Depends(page_of)]) -> Response:
     """Reconciliations."""
     filters = Query(page).checks()
-    return _file(page, "checks", lambda m: m.checks(page.readable, filters, limit=LARGEST_LIMIT).rows, _check)
+    return _file(
+        page, "checks", lambda m: m.checks(page.readable, filters, limit=LARGEST_LIMIT), place_of_run, _check
+    )
 
 
 def _file(
     page: Page,
     name: str,
-    question: Callable[[Monitor], Iterable[Any]],
-    cells: Callable[[Any], Mapping[str, Any]],
+    question: Callable[[Monitor], Part[T]],
+    place: Callable[[T], Any],
+    cells: Callable[[T], Mapping[str, Any]],
 ) -> Response:
-    rows = page.ledgers.ask(
-        page.ledger,
-        lambda ledger: list(question(Monitor(ledger, limit_s=PATIENCE_S))),
-        patience_s=PATIENCE_S,
+    found = complete(
+        page, lambda ledger: question(Monitor(ledger, limit_s=PATIENCE_S)), patience_s=PATIENCE_S
     )
+    rows = merged(found, place, LARGEST_LIMIT, 0).rows
     out = io.StringIO()
     writer = csv.writer(out)
-    for index, row in enumerate(rows):
-        line = cells(row)
+    for index, (ledger, row) in enumerate(rows):
+        line = {"ledger": ledger, **cells(row)}
         if index == 0:
             writer.writerow(line)
         writer.writerow([safe_cell(value) for value in line.values()])

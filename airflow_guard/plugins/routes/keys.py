@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
+from airflow_guard.core.monitoring.merging import merged_finds
 from airflow_guard.core.results import decode_result, has_result
 from airflow_guard.plugins.page import NotThere, Page, business_date, page_of
-from airflow_guard.plugins.routes.asking import ask, ask_for_one
+from airflow_guard.plugins.routes.asking import ask_each, ask_for_one
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from airflow_guard.core.monitoring import KeyRow
+    from airflow_guard.core.monitoring.merging import OfLedger
+    from airflow_guard.plugins.ledgers import LedgerTrouble
 
 router = APIRouter()
 
@@ -55,10 +63,22 @@ def search(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     at = business_date(page.text("date")) or None
     named = business_date(text)
     readable = page.readable
-    found = None
+    keys: Sequence[OfLedger[KeyRow]] = ()
+    more, since = False, None
+    troubles: list[LedgerTrouble] = []
     if text and named is None:
-        found = ask(page, lambda ledger: ledger.find(text, readable, business_date=at))
-    return page.render("search.html", text=text, named=named, found=found, at=at)
+        found, troubles = ask_each(page, lambda look: look.find(text, readable, business_date=at))
+        keys, more, since = merged_finds(found)
+    return page.render(
+        "search.html",
+        text=text,
+        named=named,
+        at=at,
+        keys_found=keys,
+        more=more,
+        since=since,
+        troubles=troubles,
+    )
 
 
 def _id(page: Page) -> int:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
 from airflow_guard.core.checks import BreakState, CheckOutcome
 from airflow_guard.core.decisions import Situation
-from airflow_guard.core.monitoring import AttentionKind
-from airflow_guard.plugins.page import PAGE_SIZE, Page, page_of
+from airflow_guard.core.monitoring import AttentionKind, BreakRow, KeyRow
+from airflow_guard.core.monitoring.merging import place_of_break, place_of_item, place_of_key, place_of_run
+from airflow_guard.plugins.page import Page, page_of
 from airflow_guard.plugins.queries import AGES, BREAK_TYPES, TO_SETTLE, Query
-from airflow_guard.plugins.routes.asking import ask
+from airflow_guard.plugins.routes.asking import Listing, list_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,8 +27,12 @@ def attention(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     """Show all that needs a person, the worst first."""
     query = Query(page)
     filters, readable = query.attention(), page.readable
-    found = ask(page, lambda ledger: ledger.attention(readable, filters, limit=PAGE_SIZE, offset=page.offset))
-    return page.render("attention.html", list=found, problems=query.problems, pairs=_pairs(AttentionKind))
+    found = list_of(
+        page,
+        lambda look, limit, offset: look.attention(readable, filters, limit=limit, offset=offset),
+        place_of_item,
+    )
+    return _render(page, "attention.html", found, query, pairs=_pairs(AttentionKind))
 
 
 @router.get("/open")
@@ -45,10 +50,16 @@ def keys(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
 def _keys(page: Page, title: str, default: tuple[Situation, ...]) -> HTMLResponse:
     query = Query(page)
     filters, readable = query.keys(default), page.readable
-    found = ask(page, lambda ledger: ledger.keys(readable, filters, limit=PAGE_SIZE, offset=page.offset))
-    return page.render(
-        "keys.html", title=title, list=found, problems=query.problems, default=[each.value for each in default],
-        pairs=_pairs(Situation),
+    found: Listing[KeyRow] = list_of(
+        page,
+        lambda look, limit, offset: look.keys(readable, filters, limit=limit, offset=offset),
+        place_of_key,
+    )
+    editable = page.caller.editable
+    choosable = found.ledgers_where(lambda key: key.decisions and key.dag_id in editable) if default else []
+    return _render(
+        page, "keys.html", found, query, title=title, default=[each.value for each in default],
+        pairs=_pairs(Situation), choosable=choosable,
     )  # fmt: skip
 
 
@@ -57,10 +68,16 @@ def breaks(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     """Show breaks, the oldest first."""
     query = Query(page)
     filters, readable = query.breaks(), page.readable
-    found = ask(page, lambda ledger: ledger.breaks(readable, filters, limit=PAGE_SIZE, offset=page.offset))
-    return page.render(
-        "breaks.html", list=found, problems=query.problems, pairs=_pairs(BreakState),
-        types=[(each, each) for each in BREAK_TYPES], ages=list(AGES.items()),
+    found: Listing[BreakRow] = list_of(
+        page,
+        lambda look, limit, offset: look.breaks(readable, filters, limit=limit, offset=offset),
+        place_of_break(filters),
+    )
+    editable = page.caller.editable
+    return _render(
+        page, "breaks.html", found, query, pairs=_pairs(BreakState), types=[(each, each) for each in BREAK_TYPES],
+        ages=list(AGES.items()),
+        choosable=found.ledgers_where(lambda row: row.may_resolve and row.dag_id in editable),
     )  # fmt: skip
 
 
@@ -69,8 +86,12 @@ def blocked(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     """Show the tries that found work done or were kept from it: who tried, and when."""
     query = Query(page)
     filters, readable = query.tries(), page.readable
-    found = ask(page, lambda ledger: ledger.blocked(readable, filters, limit=PAGE_SIZE, offset=page.offset))
-    return page.render("blocked.html", list=found, problems=query.problems)
+    found = list_of(
+        page,
+        lambda look, limit, offset: look.blocked(readable, filters, limit=limit, offset=offset),
+        place_of_run,
+    )
+    return _render(page, "blocked.html", found, query)
 
 
 @router.get("/checks")
@@ -78,8 +99,16 @@ def checks(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     """Show reconciliations, the newest date first."""
     query = Query(page)
     filters, readable = query.checks(), page.readable
-    found = ask(page, lambda ledger: ledger.checks(readable, filters, limit=PAGE_SIZE, offset=page.offset))
-    return page.render("checks.html", list=found, problems=query.problems, pairs=_pairs(CheckOutcome))
+    found = list_of(
+        page,
+        lambda look, limit, offset: look.checks(readable, filters, limit=limit, offset=offset),
+        place_of_run,
+    )
+    return _render(page, "checks.html", found, query, pairs=_pairs(CheckOutcome))
+
+
+def _render(page: Page, template: str, found: Listing[Any], query: Query, **more: Any) -> HTMLResponse:
+    return page.render(template, listing=found, list=found.part, problems=query.problems, **more)
 
 
 def _pairs(values: Iterable[StrEnum]) -> list[tuple[str, str]]:

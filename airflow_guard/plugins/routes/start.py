@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
 from airflow_guard.plugins import charts
-from airflow_guard.plugins.page import NotThere, Page, page_of
+from airflow_guard.plugins.page import Page, page_of
 from airflow_guard.plugins.queries import Query
 from airflow_guard.plugins.routes.asking import monitor
 
@@ -95,9 +95,6 @@ class Overview:
 @router.get("/")
 def start(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     """Show every ledger, or the one that is chosen."""
-    chosen = page.text("ledger")
-    if chosen and chosen not in page.names:
-        raise NotThere
     query = Query(page)
     until, at = query.date("until"), query.date("date")
     readable = page.readable
@@ -105,8 +102,8 @@ def start(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     def question(ledger: Ledger) -> Overview:
         return overview(monitor(ledger), readable, until, at)
 
-    names = [chosen] if chosen else page.names
-    answers = page.ledgers.ask_all(names, question) if readable else {}
+    wanted = page.wanted
+    answers = page.ledgers.ask_all(wanted, question) if readable else {}
     return page.render("start.html", answers=answers, problems=query.problems, readable=readable)
 
 

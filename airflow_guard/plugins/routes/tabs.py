@@ -42,7 +42,7 @@ def dag(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     query = Query(page)
     until, at = query.date("until"), query.date("date")
     answers = page.ledgers.ask_all(
-        page.names, lambda ledger: overview(monitor(ledger), readable, until, at, dag_id)
+        page.wanted, lambda ledger: overview(monitor(ledger), readable, until, at, dag_id)
     )
     return page.render("tab_dag.html", dag_id=dag_id, answers=answers)
 
@@ -83,7 +83,7 @@ def _cut(page: Page, **cut: Any) -> HTMLResponse:
             look.checks(readable, CheckFilters(**cut), limit=_AT_ONCE),
         )
 
-    answers = page.ledgers.ask_all(page.names, question)
+    answers = page.ledgers.ask_all(page.wanted, question)
     return page.render("tab_cut.html", cut=cut, answers=answers)
 
 

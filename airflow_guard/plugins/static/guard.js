@@ -104,7 +104,7 @@
   document.querySelectorAll("button[data-choose-all]").forEach(function (button) {
     button.hidden = false;
     button.addEventListener("click", function () {
-      var boxes = document.querySelectorAll('input[type="checkbox"][form="chosen"]');
+      var boxes = document.querySelectorAll('input[type="checkbox"][form="' + button.form.id + '"]');
       var all = Array.prototype.every.call(boxes, function (box) { return box.checked; });
       boxes.forEach(function (box) { box.checked = !all; });
     });

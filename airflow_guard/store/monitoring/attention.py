@@ -11,6 +11,7 @@ from airflow_guard.core.checks import BreakState, name_of, printable
 from airflow_guard.core.decisions import Situation
 from airflow_guard.core.monitoring.attention import AttentionItem, AttentionKind, break_words
 from airflow_guard.core.monitoring.checks import CHANGED
+from airflow_guard.core.monitoring.merging import place_of_item
 from airflow_guard.core.monitoring.pages import COUNTED, LARGEST_LIMIT, Page
 from airflow_guard.store.dialects import age_s, utc_now
 from airflow_guard.store.monitoring.calendar import ATTENTION, last_checks
@@ -32,7 +33,6 @@ _KINDS = {
     Situation.FAILED: AttentionKind.FAILED, Situation.ABANDONED: AttentionKind.FAILED,
     Situation.FOLLOW_UP_OPEN: AttentionKind.FOLLOW_UP,
 }  # fmt: skip
-_RANK = {kind: rank for rank, kind in enumerate(AttentionKind)}
 
 
 def attention(scope: Scope, filters: AttentionFilters, limit: int, offset: int) -> Page[AttentionItem]:
@@ -47,14 +47,9 @@ def attention(scope: Scope, filters: AttentionFilters, limit: int, offset: int) 
     ]
     if filters.kinds:
         items = [item for item in items if item.kind in filters.kinds]
-    items.sort(key=_place)
+    items.sort(key=place_of_item)
     total = len(items) if len(items) <= COUNTED else None
     return Page(items[offset : offset + limit], total, limit, offset, filters.start, filters.end)
-
-
-def _place(item: AttentionItem) -> tuple[Any, ...]:
-    names = (item.dag_id, item.key_namespace, item.operation, item.business_date, item.cycle, item.ref or 0)
-    return (_RANK[item.kind], item.since is None, item.since, *names)
 
 
 def _keys(scope: Scope, filters: AttentionFilters) -> Iterator[AttentionItem]:
