@@ -25,6 +25,7 @@ from airflow_guard.execution.in_database import DatabaseEffect
 from airflow_guard.execution.lease import LeaseKeeper
 from airflow_guard.execution.observing import Observer
 from airflow_guard.execution.preflight import unguarded_reason
+from airflow_guard.execution.progress import Progress
 from airflow_guard.execution.reversal import FirstEffect
 from airflow_guard.execution.session import Listing, Session
 from airflow_guard.execution.shape import DriftCheck, key_shape
@@ -214,10 +215,10 @@ class GuardedTask:
             settler = DoubtSettler(
                 ledger, spec, space, self._verify, lambda: Ownership.new(space.key_date, task_run_id, actor)
             )
-            fresh = FreshDoubts(ledger, space, report, settler)
+            fresh, progress = FreshDoubts(ledger, space, report, settler), Progress()
             workers = Workers(
                 ledger, effect, writer, report, self._stop, threads, stop_on_failure=spec.stop_on_failure,
-                keep_doubt=fresh.keep if spec.asks else None,
+                progress=progress, keep_doubt=fresh.keep if spec.asks else None,
             )  # fmt: skip
 
             asking = Asking(
@@ -233,6 +234,7 @@ class GuardedTask:
             session = Session(
                 ledger=ledger, spec=spec, task_try=self._try, report=report, classifier=classifier, workers=workers,
                 drift=drift, observer=observer, keeper=keeper, stop=self._stop, task_run_id=self.task_run_id, after=after,
+                progress=progress,
             )  # fmt: skip
             try:
                 session.run(documents, one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from airflow_guard.execution.after_fail_over import AfterFailOver
     from airflow_guard.execution.lease import LeaseKeeper
     from airflow_guard.execution.observing import Observer
+    from airflow_guard.execution.progress import Progress
     from airflow_guard.execution.shape import DriftCheck
     from airflow_guard.execution.workers import StopFlag, Workers
     from airflow_guard.store.ledger import Claimed, Ledger
@@ -38,7 +39,7 @@ class Session:
     def __init__(
         self, *, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, classifier: Classifier,
         workers: Workers, drift: DriftCheck, observer: Observer, keeper: LeaseKeeper, stop: StopFlag,
-        task_run_id: int, after: AfterFailOver,
+        task_run_id: int, after: AfterFailOver, progress: Progress,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._spec = spec
@@ -55,6 +56,8 @@ class Session:
         self._task_run_id = task_run_id
         self._gatherer = BatchGatherer(ledger, self._space)
         self._events_written = 0
+        self._progress = progress
+        self._listed = 0
 
     def run(self, documents: Listing | None, one: Any) -> None:
         """Work through the listing, then through the batches that had to be gathered from all of it."""
@@ -64,8 +67,12 @@ class Session:
             self._chunk([document])
         else:
             size = max(self._spec.batch_size, 1) if self._spec.call_per == "batch" else CLAIM_CHUNK
-            for chunk in reader.chunks(documents(), size, self._refuse):
+            listing = documents()
+            self._progress.of = len(listing) if isinstance(listing, Sized) else None
+            for chunk in reader.chunks(listing, size, self._refuse):
                 self._chunk(chunk)
+                self._listed += len(chunk)
+                self._progress.reached(self._listed)
                 if self._must_stop():
                     break
         if not self._must_stop():
@@ -84,6 +91,7 @@ class Session:
 
     def _refuse(self, item: Any, error: DocumentError) -> None:
         self._report.add_error(Outcome.FAILED, f"{item!r:.80}", error)
+        self._listed += 1
 
     def _chunk(self, chunk: list[Document]) -> None:
         split = without_repetitions(chunk)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_guard.core.documents import Document
+    from airflow_guard.execution.progress import Progress
     from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
@@ -62,10 +63,11 @@ class Workers:
 
     def __init__(
         self, ledger: Ledger, effect: Effect, writer: Writer, report: Report, stop: StopFlag, threads: int, *,
-        stop_on_failure: bool, keep_doubt: Callable[[UnitResult], None] | None = None,
+        stop_on_failure: bool, progress: Progress, keep_doubt: Callable[[UnitResult], None] | None = None,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._keep_doubt = keep_doubt
+        self._progress = progress
         self._effect = effect
         self._writer = writer
         self._report = report
@@ -86,6 +88,7 @@ class Workers:
         for result in results:
             fatal = fatal or result.fatal
             self._note(result)
+            self._progress.more(len(result.unit.documents))
             outcomes.update((document.key_hash, result.outcome) for document in result.unit.documents)
         self._collect()
         if fatal is not None:

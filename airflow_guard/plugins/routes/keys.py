@@ -43,7 +43,8 @@ def key(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
 @router.get("/break")
 def break_(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     """Show the life of a break."""
-    found = ask_for_one(page, lambda ledger: ledger.break_(_id(page), page.readable))
+    number = _id(page)
+    found = ask_for_one(page, lambda ledger: ledger.break_(number, page.readable))
     return page.render(
         "break.html", life=found, row=found.row, editable=found.row.dag_id in page.caller.editable
     )
@@ -52,7 +53,8 @@ def break_(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
 @router.get("/check")
 def check(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     """Show one reconciliation with its control totals."""
-    found = ask_for_one(page, lambda ledger: ledger.check(_id(page), page.readable))
+    number = _id(page)
+    found = ask_for_one(page, lambda ledger: ledger.check(number, page.readable))
     return page.render("check.html", check=found)
 
 
