@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import TransactionError as TransactionError
     from airflow_guard.core.errors import UnknownCommit as UnknownCommit
     from airflow_guard.core.reconciliation.sides import Side as Side
+    from airflow_guard.decorators.typed import task as task
     from airflow_guard.notifications.callbacks import alert_on_dag_failure as alert_on_dag_failure
     from airflow_guard.notifications.callbacks import alert_on_failure as alert_on_failure
     from airflow_guard.notifications.callbacks import alert_on_recovery as alert_on_recovery
@@ -100,6 +101,7 @@ _NAMES = {
         "UnknownCommit",
     ),
     "airflow_guard.core.reconciliation.sides": ("Side",),
+    "airflow_guard.decorators.typed": ("task",),
     "airflow_guard.notifications.callbacks": (
         "alert_on_dag_failure", "alert_on_failure", "alert_on_recovery", "alert_on_retry", "alert_on_skipped",
         "guard_defaults",

@@ -13,10 +13,10 @@ from datetime import timedelta
 from pathlib import Path
 
 import pendulum
-from airflow.sdk import Connection, Variable, dag, task
+from airflow.sdk import Connection, Variable, dag
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from airflow_guard import External, IdempotentOperator
+from airflow_guard import External, IdempotentOperator, task
 from airflow_guard.demo.books import post_statement  # (payload, connection): a few INSERTs, nothing special
 from airflow_guard.demo.receiver import ReceiverClient
 from airflow_guard.demo.statements import read_statements

@@ -15,9 +15,9 @@ from datetime import timedelta
 import httpx
 import pendulum
 from airflow.providers.postgres.hooks.postgres import PostgresHook
-from airflow.sdk import Asset, Connection, dag, task
+from airflow.sdk import Asset, Connection, dag
 
-from airflow_guard import External, Rejected, from_asset_extra
+from airflow_guard import External, Rejected, from_asset_extra, task
 
 STATEMENTS = (
     "SELECT statement_no, email, closing FROM statement WHERE business_date = %s ORDER BY statement_no"

@@ -10,6 +10,8 @@ It needs the connection ``core_banking`` (the business database, with the ledger
 
 from __future__ import annotations
 
+from typing import Any
+
 from airflow.providers.standard.operators.hitl import ApprovalOperator
 from airflow.sdk import Param, dag
 
@@ -25,7 +27,7 @@ from airflow_guard import GuardRerunOperator
     },
 )
 def rerun_month():
-    what = {
+    what: dict[str, Any] = {
         "key_namespace": "statements",
         "operation": "post_statement",
         "ledger_conn_id": "core_banking",

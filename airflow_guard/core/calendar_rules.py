@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from airflow_guard.core.calendars import BusinessCalendar, HolidayCalendar
-from airflow_guard.core.date_rules import BusinessDateRule, OffDay, OwnDateRule
+from airflow_guard.core.date_rules import OffDay, OwnDateRule
 from airflow_guard.core.errors import CalendarError, ConfigurationError
 from airflow_guard.core.run_facts import NoBusinessDate, days_from
 
@@ -130,7 +130,7 @@ def business_day(
     subdivision: str | None = None,
     otherwise: OffDay = "error",
     calendar: BusinessCalendar | None = None,
-) -> BusinessDateRule:
+) -> OwnDateRule:
     """Return the rule "the run's own date, if it is a business day".
 
     It goes with ``CronDataIntervalTimetable``, whose own date is the day that has just ended.
@@ -155,7 +155,7 @@ def previous_business_day(
     subdivision: str | None = None,
     otherwise: OnHoliday = "run",
     calendar: BusinessCalendar | None = None,
-) -> BusinessDateRule:
+) -> OwnDateRule:
     """Return the rule "the last business day before the run's own date".
 
     It is for cron strings: the run of Monday works on Friday. With ``otherwise="run"`` so do the runs of

@@ -214,7 +214,7 @@ class FromAssetExtra(BusinessDateRule):
         return [repr(self.key)] if self.key != "business_date" else []
 
 
-def same_day() -> BusinessDateRule:
+def same_day() -> OwnDateRule:
     """Return the rule "the run's own date": what holds without any rule, said aloud.
 
     >>> same_day()
@@ -223,7 +223,7 @@ def same_day() -> BusinessDateRule:
     return SameDay()
 
 
-def previous_day() -> BusinessDateRule:
+def previous_day() -> OwnDateRule:
     """Return the rule "the calendar day before the run's own date".
 
     It is for cron strings (no data interval), where the run at 02:00 works on yesterday. With
@@ -235,7 +235,7 @@ def previous_day() -> BusinessDateRule:
     return PreviousDay()
 
 
-def month_end(otherwise: OffDay = "error") -> BusinessDateRule:
+def month_end(otherwise: OffDay = "error") -> OwnDateRule:
     """Return the rule "the run's own date, if it is the last day of its month".
 
     With ``schedule="0 4 * * *"``, whose own date is the day on which the run is due, ``otherwise="skip"``

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
-from typing import Any
+from typing import Any, get_args
 
+from airflow_guard.core.choices import EffectName, WhenInDoubt, one_of
 from airflow_guard.core.errors import ConfigurationError
 
 Verify = Callable[..., bool | None]
@@ -67,7 +68,7 @@ class External:
 
     verify: Verify | None = None
     settle_after: timedelta | None = None
-    in_doubt: str = "hold"
+    in_doubt: WhenInDoubt = "hold"
     safe_errors: Sequence[type[Exception]] = ()
     receiver_remembers: timedelta | None = None
     ask_timeout: timedelta | None = None
@@ -76,8 +77,9 @@ class External:
 
     def __post_init__(self) -> None:
         _check_on_rerun("External", self.on_rerun)
-        if self.in_doubt not in ("hold", "ask", "retry"):
-            raise ConfigurationError(f'External(in_doubt={self.in_doubt!r}): use "hold", "ask" or "retry".')
+        if self.in_doubt not in get_args(WhenInDoubt):
+            words = one_of(get_args(WhenInDoubt))
+            raise ConfigurationError(f"External(in_doubt={self.in_doubt!r}): use {words}.")
         self._check_verify()
         self._check_retry()
         self._check_ask()
@@ -141,7 +143,7 @@ class External:
 SideEffect = Database | External
 
 
-def side_effect_of(value: str | SideEffect) -> SideEffect:
+def side_effect_of(value: EffectName | SideEffect) -> SideEffect:
     """Return the effect that a parameter means; strings are shorthand.
 
     :raises ConfigurationError: neither ``"database"``, ``"external"``, nor an instance of the two classes.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 from dataclasses import dataclass, field
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from airflow_guard.core.choices import CallPer, Mode, OncePer, OnConcurrent, OnDuplicate, OnOtherRun
 from airflow_guard.core.effects import Database, External, SideEffect
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.results import MAX_RESULT_BYTES
@@ -24,12 +25,12 @@ INJECTED = (
 """Names that a callable may take besides the Airflow context."""
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {
-    "once_per": ("date", "document"),
-    "call_per": ("document", "batch"),
-    "on_duplicate": ("replay", "skip", "fail"),
-    "on_concurrent": ("wait", "fail"),
-    "on_other_run": ("fail", "replay"),
-    "mode": ("enforce", "observe"),
+    "once_per": get_args(OncePer),
+    "call_per": get_args(CallPer),
+    "on_duplicate": get_args(OnDuplicate),
+    "on_concurrent": get_args(OnConcurrent),
+    "on_other_run": get_args(OnOtherRun),
+    "mode": get_args(Mode),
 }
 
 
@@ -41,18 +42,18 @@ class GuardSpec:
     """
 
     side_effect: SideEffect = field(default_factory=External)
-    once_per: str = "date"
-    call_per: str = "document"
+    once_per: OncePer = "date"
+    call_per: CallPer = "document"
     batch_size: int = CLAIM_CHUNK
     document_key: str | None = None
     fingerprint_fields: tuple[str, ...] | None = None
-    on_duplicate: str = "replay"
-    on_concurrent: str = "wait"
-    on_other_run: str = "fail"
+    on_duplicate: OnDuplicate = "replay"
+    on_concurrent: OnConcurrent = "wait"
+    on_other_run: OnOtherRun = "fail"
     stop_on_failure: bool = False
     max_rejected: int = 0
     max_workers: int = 1
-    mode: str = "enforce"
+    mode: Mode = "enforce"
     guarded_from: date | None = None
     retired_operations: tuple[str, ...] = ()
     lease: timedelta = timedelta(seconds=60)

@@ -16,6 +16,8 @@ from airflow_guard.operators.idempotent import IdempotentOperator
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from airflow_guard.core.choices import AlertEvent
+
 
 def alert_on_failure(*transports: Any, **options: Any) -> GuardNotifier:
     """Return a task's ``on_failure_callback``: ``on_failure_callback=alert_on_failure(mail, chat)``.
@@ -82,7 +84,7 @@ def guard_defaults(
     merged = {**(default_args or {}), **more}
     if not alerts:
         return merged
-    events = {
+    events: dict[str, AlertEvent] = {
         "on_failure_callback": "failure",
         "on_retry_callback": "retry",
         "on_success_callback": "success",

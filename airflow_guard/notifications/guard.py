@@ -40,11 +40,12 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
     from airflow_guard.core.alerts.message import Alert
+    from airflow_guard.core.choices import AlertEvent
     from airflow_guard.store.alert_facts import Recorded
     from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
-_EVENTS: Mapping[str, AlertKind | None] = {
+_EVENTS: Mapping[AlertEvent, AlertKind | None] = {
     "failure": AlertKind.FAILED,
     "retry": AlertKind.RETRY,
     "skipped": AlertKind.SKIPPED,
@@ -106,7 +107,7 @@ class GuardNotifier(BaseNotifier):
         self,
         *,
         transports: Sequence[Any] | Mapping[str, Sequence[Any]],
-        on: str | None = None,
+        on: AlertEvent | None = None,
         team: str | None = None,
         announce_retries: bool = True,
         escalate_after: timedelta = timedelta(hours=4),
@@ -174,7 +175,7 @@ class GuardNotifier(BaseNotifier):
     # -- what to say ----------------------------------------------------------------------------------------
 
     def _said(self, context: Mapping[str, Any]) -> CallbackContext:
-        return CallbackContext(context, _EVENTS.get(self.on or ""))
+        return CallbackContext(context, None if self.on is None else _EVENTS[self.on])
 
     def _plan(self, said: CallbackContext, ledger: Ledger | None) -> _Plan | None:
         if said.kind is AlertKind.RETRY and not self.announce_retries:

@@ -195,6 +195,7 @@ def spec_of(values: Mapping[str, Any], settings: GuardSettings) -> GuardSpec:
     :raises ConfigurationError: a value or combination that cannot work.
     """
     rules: dict[str, Any] = {name: values[name] for name in _PLAIN if name in values}
+    rules["mode"] = values.get("mode") or settings.mode
     lease, max_hold = values.get("lease"), values.get("max_hold")
     if max_hold is not None:
         rules["max_hold"] = duration("max_hold", max_hold)
@@ -205,7 +206,6 @@ def spec_of(values: Mapping[str, Any], settings: GuardSettings) -> GuardSpec:
         fingerprint_fields=None if fields is None else _names("fingerprint_fields", fields),
         retired_operations=_names("retired_operations", values.get("retired_operations") or ()),
         guarded_from=_day("guarded_from", values.get("guarded_from")),
-        mode=values.get("mode") or settings.mode,
         lease=settings.lease if lease is None else duration("lease", lease),
         result_max_bytes=settings.result_max_bytes,
         ledger=values.get("ledger_conn_id"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from airflow.sdk import BaseOperator
 
 from airflow_guard.airflow_compat import let_threads_talk, sql_check_result
+from airflow_guard.core.choices import OnRepeatedKey, one_of
 from airflow_guard.core.errors import BreaksFound, ConfigurationError, GuardError
 from airflow_guard.core.reconciliation.rules import Rules
 from airflow_guard.core.reconciliation.sides import Side
@@ -62,7 +63,7 @@ class DuplicateCheckOperator(RendersBusinessDate, BaseOperator):
         side: Side,
         group_by: Sequence[str] = (),
         max_breaks: int = 1_000,
-        on_break: str = "fail",
+        on_break: OnRepeatedKey = "fail",
         business_date: str | date | BusinessDateRule | Callable[[RunFacts], Any] | XComArg | None = None,
         cycle: str | XComArg = "",
         **kwargs: Any,
@@ -72,8 +73,8 @@ class DuplicateCheckOperator(RendersBusinessDate, BaseOperator):
             raise ConfigurationError(f"side={side!r:.80} is not a Side(conn_id=…, table=… or sql=…).")
         if not side.keys:
             raise ConfigurationError("The side has no key=: nothing says what must not occur twice.")
-        if on_break not in ("fail", "warn"):
-            raise ConfigurationError(f'on_break={on_break!r}: use "fail" or "warn".')
+        if on_break not in get_args(OnRepeatedKey):
+            raise ConfigurationError(f"on_break={on_break!r}: use {one_of(get_args(OnRepeatedKey))}.")
         self.side = side
         self.rules = Rules(group_by=group_by, max_breaks=max_breaks)
         self.on_break = on_break

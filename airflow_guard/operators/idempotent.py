@@ -18,7 +18,7 @@ from airflow_guard.operators.business_date import RendersBusinessDate, is_functi
 from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.links import GuardLink
-from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key
+from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key, taking
 from airflow_guard.operators.task_try import GuardedTry, skipped_by_callable
 from airflow_guard.operators.waiting import Wait, wait_over
 
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
 
     from airflow.sdk import DAG, Context
 
+    from airflow_guard.core.choices import (
+        CallPer,
+        EffectName,
+        Mode,
+        OncePer,
+        OnConcurrent,
+        OnDuplicate,
+        OnOtherRun,
+    )
     from airflow_guard.core.dates import BusinessDateRule, RunFacts
     from airflow_guard.core.effects import SideEffect
     from airflow_guard.operators.asking import AskedDoubts
@@ -151,20 +160,20 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
         documents: Iterable[Any] | Callable[..., Iterable[Any]] | XComArg | None = None,
         document_key: str | None = None,
         fingerprint_fields: Sequence[str] | None = None,
-        once_per: str = "date",
-        call_per: str = "document",
+        once_per: OncePer = "date",
+        call_per: CallPer = "document",
         batch_size: int = CLAIM_CHUNK,
         max_workers: int = 1,
-        side_effect: str | SideEffect = "external",
-        on_duplicate: str = "replay",
-        on_concurrent: str = "wait",
+        side_effect: EffectName | SideEffect = "external",
+        on_duplicate: OnDuplicate = "replay",
+        on_concurrent: OnConcurrent = "wait",
         wait_timeout: timedelta | float = timedelta(hours=1),
         poll_interval: timedelta | float = timedelta(seconds=10),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
-        on_other_run: str = "fail",
+        on_other_run: OnOtherRun = "fail",
         stop_on_failure: bool = False,
         max_rejected: int = 0,
-        mode: str | None = None,
+        mode: Mode | None = None,
         guarded_from: str | date | None = None,
         retired_operations: Sequence[str] = (),
         ledger_conn_id: str | None = None,
@@ -202,7 +211,8 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
         self.poll_interval = duration("poll_interval", poll_interval)
 
     @classmethod
-    def partial(cls, **kwargs: Any) -> OperatorPartial:
+    @taking(__init__)  # type: ignore[arg-type]  # self is never given by name
+    def partial(cls, **kwargs: Any) -> GuardedPartial:
         """See ``BaseOperator.partial``; what is wrong with the task is said when it is expanded."""
         made: OperatorPartial = super().partial(**kwargs)
         made._expand_called = True  # noqa: SLF001 - it is expanded by the one that is returned

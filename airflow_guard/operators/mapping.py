@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from airflow_guard.airflow_compat import (
     DecoratedMappedOperator,
@@ -21,6 +21,10 @@ from airflow_guard.operators.failures import as_airflow
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, XComArg
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class GuardedPartial(OperatorPartial):
@@ -42,6 +46,14 @@ class GuardedPartial(OperatorPartial):
         :raises ConfigurationError: the task cannot work, or another task of the DAG has its key.
         """
         return checked(super().expand_kwargs(kwargs, strict=strict))
+
+
+def taking(
+    init: Callable[Concatenate[Any, P], None],
+) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
+    """Let a method have the parameters of another for type checkers; it stays what it is."""
+    del init
+    return lambda method: method
 
 
 def checked(operator: MappedOperator) -> MappedOperator:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from airflow_guard.core.choices import OnBreak, one_of
 from airflow_guard.core.effects import ASK_TIMEOUT, check_ask_timeout
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.keys import KeySpace
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 DEFAULT_RECHECK_DAYS = 3
 """Long enough for a Monday to look at the Friday before."""
 _BOUND_DATE = re.compile(r"(?<![:\\\w]):business_date\b")
-_WORDS = ("fail", "warn", "ask")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class SensorSpec:
     rules: Rules
     settle_pokes: int
     recheck_days: int | None
-    on_break: str
+    on_break: OnBreak
     ask_timeout: timedelta = ASK_TIMEOUT
 
     @staticmethod
@@ -58,8 +58,8 @@ class SensorSpec:
                 recheckable(source, target, recheck_days)
         _whole("settle_pokes", values["settle_pokes"], 1)
         on_break = values["on_break"]
-        if on_break not in _WORDS:
-            raise ConfigurationError(f'on_break={on_break!r}: use "fail", "warn" or "ask".')
+        if on_break not in get_args(OnBreak):
+            raise ConfigurationError(f"on_break={on_break!r}: use {one_of(get_args(OnBreak))}.")
         ask_timeout = values.get("ask_timeout")
         if ask_timeout is not None and on_break != "ask":
             raise ConfigurationError('ask_timeout=… has no meaning without on_break="ask".')

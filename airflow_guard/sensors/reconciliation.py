@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context, XComArg
 
+    from airflow_guard.core.choices import OnBreak
     from airflow_guard.core.dates import BusinessDateRule, RunFacts
     from airflow_guard.core.reconciliation.rules import DecimalLike
     from airflow_guard.core.reconciliation.sides import Side
@@ -112,7 +113,7 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
         max_breaks: int = 1_000,
         settle_pokes: int = 3,
         recheck_days: int | None = None,
-        on_break: str = "fail",
+        on_break: OnBreak = "fail",
         ask_timeout: timedelta | None = None,
         operation: str | None = None,
         key_namespace: str | None = None,

@@ -7,7 +7,7 @@ import inspect
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from airflow_guard.core.effects import SideEffect, side_effect_of
+from airflow_guard.core.effects import side_effect_of
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import date, datetime, timedelta
 
+    from airflow_guard.core.choices import (
+        CallPer,
+        EffectName,
+        Mode,
+        OncePer,
+        OnConcurrent,
+        OnDuplicate,
+        OnOtherRun,
+    )
+    from airflow_guard.core.effects import SideEffect
     from airflow_guard.execution.session import Listing
 
 
@@ -35,18 +45,18 @@ class Parameters(TypedDict, total=False):
     business_date: str | date
     cycle: str
     op_kwargs: Mapping[str, Any] | None
-    side_effect: str | SideEffect
+    side_effect: EffectName | SideEffect
     fingerprint_fields: Sequence[str] | None
-    once_per: str
-    call_per: str
+    once_per: OncePer
+    call_per: CallPer
     batch_size: int
     max_workers: int
-    on_duplicate: str
-    on_concurrent: str
-    on_other_run: str
+    on_duplicate: OnDuplicate
+    on_concurrent: OnConcurrent
+    on_other_run: OnOtherRun
     stop_on_failure: bool
     max_rejected: int
-    mode: str
+    mode: Mode
     guarded_from: str | date | None
     retired_operations: Sequence[str]
     lease: timedelta
