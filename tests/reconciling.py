@@ -33,6 +33,7 @@ TYPES: dict[str, dict[str, str]] = {
     "date": {"postgres": "date", "mariadb": "date", "sqlite": "text"},
     "datetime": {"postgres": "timestamp", "mariadb": "datetime(6)", "sqlite": "text"},
     "instant": {"postgres": "timestamptz", "mariadb": "timestamp(6) null", "sqlite": "text"},
+    "binary": {"postgres": "bytea", "mariadb": "binary(16)", "sqlite": "blob"},
     "boolean": {"postgres": "boolean", "mariadb": "boolean", "sqlite": "integer"},
 }
 

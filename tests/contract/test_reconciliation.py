@@ -355,6 +355,34 @@ def test_keys_of_every_type(places, pair, family, monkeypatch):
     }  # fmt: skip
 
 
+@pairs
+@pytest.mark.parametrize("family", ["integer", "text", "binary", *VALUES])
+@pytest.mark.parametrize("late", ["source", "target", "both"])
+def test_d14_rows_that_are_not_there_yet_are_a_difference(places, pair, family, late):
+    """The type of a column is what the database says of it, and not what its first row holds."""
+    columns = {"document_no": family, "amount": "money", "posted_on": "date"}
+    key = {"integer": 7, "text": "INV-7", "binary": b"0123456789abcdef"}.get(family) or VALUES[family][0]
+    day, other_day = date(2026, 1, 30), date(2026, 1, 29)
+    days = {"source": (other_day, day), "target": (day, other_day), "both": (other_day, other_day)}[late]
+    fill(places, pair, [(key, Decimal(1), days[0])], [(key, Decimal(1), days[1])], columns)
+
+    def sides():
+        text = "SELECT document_no, amount FROM {} WHERE posted_on = :business_date"
+        written = {"key": "document_no", "amount": "amount"}
+        return {
+            "source_side": Side("books", sql=text.format("s"), **written),
+            "target_side": Side("bank", sql=text.format("t"), **written),
+            "parameters": {"business_date": str(day)},
+        }
+
+    comparison = places.reconcile(*pair, **sides())
+    assert not comparison.passed
+    missing = {"source": BreakType.MISSING_IN_SOURCE, "target": BreakType.MISSING_IN_TARGET}
+    assert {each.type for each in comparison.breaks} == ({missing[late]} if late in missing else set())
+    fill(places, pair, [(key, Decimal(1), day)], [(key, Decimal(1), day)], columns)
+    assert places.reconcile(*pair, **sides()).passed, "they came"
+
+
 def counting(function, numbers):
     def counted(self):
         buckets = function(self)

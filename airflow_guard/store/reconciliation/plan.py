@@ -254,10 +254,13 @@ def _binary(
     texts = [name for name, each in types.items() if each.kind is Kind.TEXT]
     if not texts:
         return {}
-    first = connection.execute(sa.select(*(sa.func.charset(rows.c[name]) for name in texts)).limit(1)).first()
-    found = first or ()
+    # A row of NULLs, whatever the side holds: the character set belongs to the column and not to a value.
+    nothing = sa.select(*(rows.c[name] for name in texts)).limit(0).subquery("nothing")
+    one = sa.select(sa.literal_column("1")).subquery("one")
+    asked = sa.select(*(sa.func.charset(nothing.c[name]) for name in texts))
+    found = connection.execute(asked.select_from(one.outerjoin(nothing, sa.true()))).one()
     return {
         name: ColumnType(Kind.BINARY)
-        for name, charset in zip(texts, found, strict=False)
+        for name, charset in zip(texts, found, strict=True)
         if charset == "binary"
     }
