@@ -88,6 +88,7 @@ class LedgerRow:
     :param lease_over: whether the lease of the last attempt is over (database clock).
     :param last_sign_age_s: seconds since the attempt was last known to live (database clock).
     :param first_begun_age_s: seconds since the first effect of this generation began, ``None`` if none did.
+    :param batch_position: its place in the batch, from 0.
     :param first_run: the task try that claimed the key first; ``None`` for adopted history.
     :param last_run: the task try of the last attempt.
     :param rerun: the rerun that a person has authorised of what is done; ``None``: none, or it is used or over.
@@ -107,6 +108,7 @@ class LedgerRow:
     last_sign_age_s: float
     first_begun_age_s: float | None = None
     batch_id: str | None = None
+    batch_position: int | None = None
     fingerprint: str | None = None
     result: str | None = None
     error: str | None = None

@@ -38,12 +38,12 @@ class BatchGatherer:
         self._repeat.setdefault(batch_id, []).extend(documents)
 
     def doubted(self) -> Iterator[list[tuple[Document, LedgerRow]]]:
-        """Yield the batches in doubt, each with its listed members."""
+        """Yield the batches in doubt, each with its listed members in the batch's order."""
         while self._doubted:
-            yield self._doubted.pop(next(iter(self._doubted)))
+            yield in_order(self._doubted.pop(next(iter(self._doubted))))
 
     def to_repeat(self) -> Iterator[tuple[str, list[Document], list[str | None]]]:
-        """Yield batches to repeat: id, listed members in the batch's order, names of members not listed."""
+        """Yield batches to repeat: id, listed members, names of members not listed."""
         if not self._repeat:
             return
         members = self._ledger.members_of_batches(self._space.key_date, self._repeat)
@@ -51,5 +51,9 @@ class BatchGatherer:
             batch_id, documents = self._repeat.popitem()
             listed = {document.key_hash: document for document in documents}
             missing = [name for key_hash, name in members.get(batch_id, {}).items() if key_hash not in listed]
-            ordered = [listed[key_hash] for key_hash in sorted(listed)]
-            yield batch_id, ordered, missing
+            yield batch_id, list(listed.values()), missing
+
+
+def in_order(members: list[tuple[Document, LedgerRow]]) -> list[tuple[Document, LedgerRow]]:
+    """Return the members of a batch in the order in which it was begun first: another order is another file."""
+    return sorted(members, key=lambda member: member[1].batch_position or 0)

@@ -10,7 +10,7 @@ from airflow_guard.core.documents import Document, DocumentReader, without_repet
 from airflow_guard.core.errors import BeforeHorizon, DocumentError, KeyDrift, LedgerBusy, Stopped
 from airflow_guard.core.keys import batch_id_of
 from airflow_guard.core.report import Outcome, Report
-from airflow_guard.execution.batches import BatchGatherer
+from airflow_guard.execution.batches import BatchGatherer, in_order
 from airflow_guard.execution.classify import Claimable, Classifier
 from airflow_guard.execution.spec import CLAIM_CHUNK, GuardSpec
 from airflow_guard.execution.units import Unit
@@ -248,9 +248,13 @@ class Session:
 
     def _repeat(self, batch_id: str, documents: Sequence[Document]) -> None:
         rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
-        members = [(document, rows[document.key_hash]) for document in documents if document.key_hash in rows]
+        members = in_order([(each, rows[each.key_hash]) for each in documents if each.key_hash in rows])
         if self._classifier.lapsed(members):
             return
+        documents = [
+            *(each for each, _ in members),
+            *(each for each in documents if each.key_hash not in rows),
+        ]
         unsure = self._after.unsure([], documents)
         own, won = self._claim([], documents)
         if len(won) != len(documents):

@@ -87,7 +87,7 @@ class Ledger:
     def members_of_batches(
         self, key_date: date, batch_ids: Iterable[str]
     ) -> dict[str, dict[str, str | None]]:
-        """Return the documents of batches, by batch id and key hash."""
+        """Return the documents of batches, in their order, by batch id and key hash."""
         parameters = {"d": key_date, "batch_ids": sorted(set(batch_ids))}
         rows = self.database.read(lambda c: c.execute(self.statements.batch_members, parameters).all())
         members: dict[str, dict[str, str | None]] = {}
@@ -245,12 +245,19 @@ class Ledger:
         return self.write(lambda c: self.apply(c, own, BEGIN, hashes, batch=batch_id))
 
     def begin_together(self, own: Ownership, hashes: Sequence[str], batch_id: str) -> None:
-        """Mark the effect of a whole batch as begun, or nothing of it.
+        """Mark the effect of a whole batch as begun, or nothing of it, and keep the order of its members.
 
         :raises OwnershipLost: a member is no longer ours; nothing was begun (retryable).
         """
 
+        members = [
+            {"d": own.key_date, "h": key_hash, "token": own.token, "batch": batch_id, "position": position}
+            for position, key_hash in enumerate(hashes)
+        ]
+
         def work(connection: sa.Connection) -> None:
+            if connection.execute(self.statements.begin_member, members).rowcount == len(members):
+                return
             lost = self.apply(connection, own, BEGIN, hashes, batch=batch_id)
             if lost:
                 raise OwnershipLost(

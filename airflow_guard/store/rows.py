@@ -35,6 +35,7 @@ def ledger_row(row: Any, people: Mapping[int, TaskIdentity]) -> LedgerRow:
         last_sign_age_s=float(row.last_sign_age_s or 0.0),
         first_begun_age_s=None if begun is None else float(begun),
         batch_id=row.batch_id,
+        batch_position=row.batch_position,
         fingerprint=row.fingerprint,
         result=row.result,
         error=row.error,

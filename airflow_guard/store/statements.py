@@ -165,10 +165,14 @@ class Statements:
         self.owners = self._by_keys(sa.select(e.c.owner_token))
         """Whose keys are, without waiting either."""
 
-        self.batch_members = sa.select(e.c.key_hash, e.c.document, e.c.batch_id).where(
-            e.c.key_date == sa.bindparam("d"), e.c.batch_id.in_(sa.bindparam("batch_ids", expanding=True))
+        self.batch_members = (
+            sa.select(e.c.key_hash, e.c.document, e.c.batch_id)
+            .where(
+                e.c.key_date == sa.bindparam("d"), e.c.batch_id.in_(sa.bindparam("batch_ids", expanding=True))
+            )
+            .order_by(e.c.batch_id, e.c.batch_position)
         )
-        """The documents of batches."""
+        """The documents of batches, in their order."""
 
     # -- claims ---------------------------------------------------------------------------------------------
 
@@ -256,16 +260,21 @@ class Statements:
         # The state is written although it stays: with no column written that a generated one depends on, PostgreSQL
         # (18 at least) prepares its expression anew for each row, which costs more than the update.
         stays = {"state": _constant(State.IN_PROGRESS)}
-        self.begin = self._update(
-            self._in(State.IN_PROGRESS, Phase.NONE),
+        begun = {
             **stays,
-            phase=_constant(Phase.BEGUN),
-            begun_at=utc_now(),
-            first_begun_at=sa.func.coalesce(e.c.first_begun_at, utc_now()),
+            "phase": _constant(Phase.BEGUN),
+            "begun_at": utc_now(),
+            "first_begun_at": sa.func.coalesce(e.c.first_begun_at, utc_now()),
             # What this attempt's receiver gets: also NULL, for a document of a former batch that is executed alone.
-            batch_id=sa.bindparam("batch", type_=e.c.batch_id.type),
-        )
+            "batch_id": sa.bindparam("batch", type_=e.c.batch_id.type),
+        }
+        self.begin = self._update(self._in(State.IN_PROGRESS, Phase.NONE), **begun)
         """in_progress: none → begun. Committed before the callable is entered."""
+
+        self.begin_member = self._update(
+            self._in(State.IN_PROGRESS, Phase.NONE), **begun, batch_position=sa.bindparam("position")
+        ).one
+        """The same for one member of a batch, with its place in it."""
 
         self.enter_transaction = self._update(
             self._in(State.IN_PROGRESS, Phase.NONE), **stays, phase=_constant(Phase.IN_TRANSACTION)

@@ -168,6 +168,7 @@ class Tables:
             sa.Column("owner_token", Hash, nullable=False),
             sa.Column("idempotency_key", Hash, nullable=False),
             sa.Column("batch_id", Hash),
+            sa.Column("batch_position", sa.Integer),
             sa.Column("task_run_id", BigId),
             sa.Column("first_task_run_id", BigId),
             sa.Column("fingerprint", LongText),

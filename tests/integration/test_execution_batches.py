@@ -91,9 +91,11 @@ def test_a_batch_in_doubt_is_verified_as_one_and_never_regrouped(books: Books, a
     ]
     second = books.run(sending(books), listed, try_number=2, side_effect=effect, **BATCHES)
     assert counts(second) == ({"replayed": 7, "executed": 4} if answer else {"replayed": 4, "executed": 7})
-    assert [sorted(question["documents"]) for question in asked] == [sorted(members)]
+    assert [question["documents"] for question in asked] == [sorted(members)], (
+        "in the order of the first time"
+    )
     assert {question["batch"] for question in asked} == {question["key"] for question in asked} == {batch_id}
-    assert sorted(batches(books)[batch_id]) == sorted(members)
+    assert batches(books)[batch_id] == sorted(members), "another order is another file"
     assert books.receiver.twice() == []
     assert set(books.states().values()) == {"completed"}
 
@@ -109,6 +111,33 @@ def test_a_batch_that_has_certainly_not_happened_is_repeated_as_it_was(books: Bo
         assert before.get(call["document"], call["batch"]) == call["batch"]
     assert books.receiver.twice() == []
     assert {row.document: row.batch_id for row in books.rows() if row.document in before} == before
+
+
+@pytest.mark.parametrize("again", [NotExecuted("closed"), None], ids=["a third time", "at once"])
+def test_a_batch_that_is_repeated_has_the_order_of_the_first_time(
+    books: Books, again: Exception | None
+) -> None:
+    """Keys are hashes, and lists come in any order: neither decides what stands first in the file."""
+    first = ["D-0002", "D-0005", "D-0001", "D-0004", "D-0003"]
+    tried: list[list[str]] = []
+
+    def send(documents: list[str], batch_id: str) -> None:
+        tried.append(documents)
+        if len(tried) == 1:
+            raise NotExecuted("closed")
+        if len(tried) == 2 and again is not None:
+            raise again
+        for document in documents:
+            books.receiver.call(document, batch=batch_id)
+
+    sized = {**BATCHES, "batch_size": 5}
+    books.run(send, first, **sized)
+    books.run(send, sorted(first), try_number=2, **sized)
+    if again is not None:
+        books.run(send, [*reversed(first)], try_number=3, **sized)
+    assert [call["document"] for call in books.receiver.calls()] == first
+    assert set(books.states().values()) == {"completed"}
+    assert {row.batch_id for row in books.rows()} == {call["batch"] for call in books.receiver.calls()}
 
 
 def test_an_error_before_the_window_leaves_the_documents_to_be_grouped_anew(books: Books) -> None:
