@@ -148,7 +148,7 @@ class ExternalEffect:
         unit: Unit,
         write: Callable[[], bool],
         result: UnitResult,
-        lost: Callable[[Unit], OwnershipLost] | None = None,
+        lost: Callable[[Unit, Ledger], OwnershipLost] | None = None,
     ) -> UnitResult:
         """Write an ending; if that fails, the unit counts as in doubt, which the row shows once its lease ends.
 
@@ -157,7 +157,7 @@ class ExternalEffect:
         try:
             if write():
                 return result
-            error = (lost or not_ours)(unit)
+            error = (lost or not_ours)(unit, self._ledger)
         except Exception as problem:  # of the driver too: a trigger or a full disk may refuse one row
             return UnitResult(
                 unit,
@@ -166,7 +166,8 @@ class ExternalEffect:
                 fatal=result.fatal,
                 unwritten=isinstance(problem, LedgerError),
             )
-        error.__cause__ = result.error
+        # Not the doubt: its advice is for a key that is still this attempt's.
+        error.__cause__ = result.error.__cause__ if isinstance(result.error, InDoubt) else result.error
         return UnitResult(unit, Outcome.FAILED, error, fatal=result.fatal)
 
     def _not_entered(self, unit: Unit, error: BaseException) -> UnitResult:
@@ -186,7 +187,7 @@ class ExternalEffect:
             result.unwritten = isinstance(problem, LedgerError)
         else:
             if lost:
-                result.error = taken(unit)
+                result.error = taken(unit, self._ledger)
                 result.error.__cause__ = error
         return result
 
@@ -214,7 +215,10 @@ class ExternalEffect:
             # Recorded as what it is, but nothing is held back: the task fails as it would without the guard.
             doubtful = UnitResult(unit, Outcome.FAILED, error, fatal=fatal)
         return self._recorded(
-            unit, lambda: not self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S), doubtful
+            unit,
+            lambda: not self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S),
+            doubtful,
+            ended_elsewhere,
         )
 
     # -- callables that take ``effect`` ---------------------------------------------------------------------
@@ -251,7 +255,7 @@ class ExternalEffect:
                 unit.own, unit.hashes, None, follow_up=FollowUp.PENDING, patience_s=PATIENCE_S
             )
         if not ours:
-            raise not_ours(unit)
+            raise not_ours(unit, self._ledger)
 
     def _follow_up_done(self, unit: Unit, value: Any) -> UnitResult:
         text, problem = self._encode(value)
@@ -302,19 +306,27 @@ def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
     return failure
 
 
-def not_ours(unit: Unit) -> OwnershipLost:
-    """Return the error for an effect that happened while its key went to another attempt."""
-    return OwnershipLost(
-        f"{unit.space.describe(unit.name)}: executed, but the key is no longer this attempt's: a person or verify had "
-        f"said that it did not happen. It may have happened twice; compare with the receiver. See: "
-        f"{show_command(unit.hashes[0], ledger=unit.ledger)}"
+def not_ours(unit: Unit, ledger: Ledger) -> OwnershipLost:
+    """Return the error for an effect that happened while its key went to another attempt, or was settled."""
+    return _lost(unit, ledger, "executed, but", "It may have happened twice; compare with the receiver.")
+
+
+def ended_elsewhere(unit: Unit, ledger: Ledger) -> OwnershipLost:
+    """Return the error for an effect that may have happened while its key went to another attempt, or was settled."""
+    return _lost(
+        unit, ledger, "ended inside its effect, and", "It may have happened twice; compare with the receiver."
     )
 
 
-def taken(unit: Unit) -> OwnershipLost:
+def taken(unit: Unit, ledger: Ledger) -> OwnershipLost:
     """Return the error for a key that went to another attempt, or was settled, before anything was done here."""
+    return _lost(unit, ledger, "nothing was executed here, and", "")
+
+
+def _lost(unit: Unit, ledger: Ledger, here: str, then: str) -> OwnershipLost:
     return OwnershipLost(
-        f"{unit.space.describe(unit.name)}: nothing was executed here, and the key is no longer this attempt's. See: "
+        f"{unit.space.describe(unit.name)}: {here} the key is no longer this attempt's: "
+        f"{ledger.let_go_by(unit.own, unit.hashes[0])}. {then}{' ' if then else ''}See: "
         f"{show_command(unit.hashes[0], ledger=unit.ledger)}"
     )
 

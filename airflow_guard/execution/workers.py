@@ -179,7 +179,7 @@ class Workers:
         if result.pending is None:
             return None
         try:
-            return None if result.pending.ours() else not_ours(result.unit)
+            return None if result.pending.ours() else not_ours(result.unit, self._ledger)
         except Exception as error:  # of the driver too: a trigger or a full disk may refuse one row
             if isinstance(error, LedgerError):
                 self._stop.set(_NO_ANSWER)

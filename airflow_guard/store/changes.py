@@ -156,18 +156,19 @@ class Changes:
     def _tell_conflict(
         self, connection: sa.Connection, own: Ownership, change: Change, key_hash: str, row: Any
     ) -> None:
-        """Write an event where an attempt reports the contrary of what the ledger has."""
+        """Write an event where an attempt reports what does not fit what the ledger has."""
         found = f"state {row.state}, attempt {row.attempt}" if row is not None else "no row"
         ours = row is not None and row.owner_token == own.token
+        let_go = self.events.let_go_by(connection, own.key_date, key_hash, own.token)
+        compare = f"({found}): {let_go}. It may have been executed again: compare with the receiver."
         if change is COMPLETE:
-            why = (
-                f"an attempt reports that its effect happened, but the key is no longer its own ({found}): it was "
-                "resolved as not happened, and may have been executed again. Compare with the receiver."
-            )
+            why = f"an attempt reports that its effect happened, but the key is no longer its own {compare}"
+        elif change is DOUBT and not (ours and row.state == State.COMPLETED):
+            why = f"an attempt ended inside its effect, which may have happened, but the key is no longer its own {compare}"
         elif change in (FAIL_BEGUN, REJECT) and ours and row.state == State.COMPLETED:
             why = (
-                f"an attempt reports that its effect did not happen, but it was resolved as happened ({found}). "
-                "Compare with the receiver: it may have to be done by hand."
+                f"an attempt reports that its effect did not happen, but the ledger has it as happened ({found}): "
+                f"{let_go}. Compare with the receiver: it may have to be done by hand."
             )
         else:
             return

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from airflow_guard.store.tables import Tables
 
 MAX_TEXT_CHARACTERS = 4000
+_LETS_GO = {
+    "take_over": "another attempt took it over",
+    "resolve_not_happened": "it was resolved as not happened",
+    "resolve_happened": "it was resolved as happened",
+    "fail_over_key": "a fail-over was recorded",
+}
+"""What ends an attempt's hold of its key, in words."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +75,16 @@ class EventLog:
         e = self._table
         found = sa.select(e).where(e.c.key_date == key_date, e.c.key_hash == key_hash).order_by(e.c.id)
         return list(connection.execute(found))
+
+    def let_go_by(self, connection: sa.Connection, key_date: date, key_hash: str, token: str) -> str:
+        """Return, in words, what ended an attempt's hold of its key.
+
+        :param token: the owner token of that attempt, which such an event carries.
+        """
+        for event in reversed(self.of_key(connection, key_date, key_hash)):
+            if event.owner_token == token and event.kind in _LETS_GO:
+                return f"{_LETS_GO[event.kind]}, by {event.actor} at {event.at:%Y-%m-%d %H:%M:%S} UTC ({event.reason})"
+        return "the audit does not say what let it go"
 
 
 def _as_row(event: AuditEvent) -> dict[str, Any]:

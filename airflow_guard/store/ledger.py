@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from airflow_guard.core.errors import BeforeHorizon, OwnershipLost
+from airflow_guard.core.errors import BeforeHorizon, LedgerError, OwnershipLost
 from airflow_guard.core.keys import DATELESS, NORMALISER_VERSION, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import aliases, dialects
@@ -359,6 +359,13 @@ class Ledger:
             return lost
 
         return self.write(work, patience_s=patience_s)
+
+    def let_go_by(self, own: Ownership, key_hash: str) -> str:
+        """Return, in words, what let another attempt begin, or a person settle, while this one was at work."""
+        try:
+            return self.database.read(lambda c: self.events.let_go_by(c, own.key_date, key_hash, own.token))
+        except LedgerError as error:
+            return f"what let it go cannot be read now ({error})"
 
     def expire(self, key_date: date, rows: Sequence[LedgerRow], actor: str) -> int:
         """Write down what every reader sees already: in_progress/begun with the lease over → in_doubt.

@@ -265,6 +265,34 @@ def test_an_effect_that_happened_after_a_no_is_told_as_possibly_twice(books: Boo
     assert [event.kind for event in books.events("conflict")] == ["conflict"]
 
 
+@pytest.mark.parametrize("let_go", ["verify", "a person"])
+def test_an_attempt_that_fails_late_inside_its_effect_leaves_its_conflict(books: Books, let_go: str) -> None:
+    """It may have sent something, and the next one certainly has. The message names what let the next one begin."""
+    wrong = External(verify=lambda: False, settle_after=timedelta(0))
+
+    def pay(document: str) -> None:
+        books.receiver.call(document, by="first")
+        books.expire_leases()
+        books.forget_signs()
+        if let_go == "a person":
+            assert counts(books.run(books.pay, [document], try_number=2)) == {"in_doubt": 1}
+            books.resolve(document, "did_not_happen", "nothing at the bank")
+        effect = {"side_effect": wrong} if let_go == "verify" else {}
+        assert counts(books.run(books.pay, [document], try_number=3, **effect)) == {"executed": 1}
+        raise TimeoutError("no answer")
+
+    report = books.run(pay, ["A"])
+    (event,) = books.events("conflict")
+    said = {"verify": "resolved as not happened, by verify", "a person": "nothing at the bank"}[let_go]
+    for text in (str(report.errors[0][1]), event.reason):
+        assert said in text
+        assert "compare with the receiver" in text
+    assert "may have happened twice" in str(report.errors[0][1])
+    assert isinstance(report.errors[0][1].__cause__, TimeoutError)
+    assert len(books.receiver.calls()) == 2
+    assert books.states() == {"A": "completed"}, "what the second attempt did stands"
+
+
 def test_failing_after_the_key_was_lost_is_no_doubt_about_the_effect(books: Books) -> None:
     """The error comes before the window: nothing was sent here, so nobody is to be told that it may be twice."""
 
