@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, get_args
 
 from airflow_guard.core.choices import EffectName, WhenInDoubt, one_of
+from airflow_guard.core.durations import length_of, seconds
 from airflow_guard.core.errors import ConfigurationError
 
 Verify = Callable[..., bool | None]
@@ -42,6 +43,8 @@ class Database:
 class External:
     """The effect is outside the ledger's database: a payment, a message, a file.
 
+    Durations are a ``timedelta``, or seconds.
+
     :param verify: ``verify(document, idempotency_key, …) -> True | False | None``: did the effect
         *happen*? Called like ``python_callable`` with what its signature names, never inside a
         transaction. ``None`` means that it cannot be told.
@@ -67,11 +70,11 @@ class External:
     """
 
     verify: Verify | None = None
-    settle_after: timedelta | None = None
+    settle_after: timedelta | float | None = None
     in_doubt: WhenInDoubt = "hold"
     safe_errors: Sequence[type[Exception]] = ()
-    receiver_remembers: timedelta | None = None
-    ask_timeout: timedelta | None = None
+    receiver_remembers: timedelta | float | None = None
+    ask_timeout: timedelta | float | None = None
     ask_fields: Sequence[str] | None = None
     on_rerun: Callable[..., Any] | None = None
 
@@ -92,19 +95,23 @@ class External:
             return
         if not callable(self.verify):
             raise ConfigurationError(f"External(verify={self.verify!r}) must be callable.")
-        if not isinstance(self.settle_after, timedelta) or self.settle_after < timedelta(0):
+        length = length_of(self.settle_after)
+        if length is None or length < timedelta(0):
             raise ConfigurationError(
-                "External(verify=…) needs settle_after=timedelta(…): the longest that a call can be on its "
-                'way. Before that, a "no" of verify proves nothing.'
+                f"External(verify=…) needs settle_after=timedelta(…), or its seconds, not {self.settle_after!r:.80}: the "
+                'longest that a call can be on its way. Before that, a "no" of verify proves nothing.'
             )
+        object.__setattr__(self, "settle_after", length)
 
     def _check_retry(self) -> None:
-        if self.in_doubt == "retry" and not (
-            isinstance(self.receiver_remembers, timedelta) and self.receiver_remembers > timedelta(0)
-        ):
+        length = length_of(self.receiver_remembers)
+        if length is not None and length > timedelta(0):
+            object.__setattr__(self, "receiver_remembers", length)
+        elif self.in_doubt == "retry" or self.receiver_remembers is not None:
             raise ConfigurationError(
-                'External(in_doubt="retry") needs receiver_remembers=timedelta(…): how long the receiver '
-                "recognises a repeated idempotency key. After that a repetition is a second effect."
+                'External(in_doubt="retry") needs receiver_remembers=timedelta(…), or its seconds, not '
+                f"{self.receiver_remembers!r:.80}: how long the receiver recognises a repeated idempotency key. After that "
+                "a repetition is a second effect."
             )
 
     def _check_ask(self) -> None:
@@ -113,7 +120,7 @@ class External:
                 'External(ask_timeout=…, ask_fields=…) have no meaning without in_doubt="ask".'
             )
         if self.ask_timeout is not None:
-            check_ask_timeout("External", self.ask_timeout)
+            object.__setattr__(self, "ask_timeout", check_ask_timeout("External", self.ask_timeout))
         names: Any = self.ask_fields
         if names is None:
             return
@@ -135,6 +142,23 @@ class External:
                     "was sent. Name the errors that prove that nothing was sent."
                 )
         object.__setattr__(self, "safe_errors", errors)
+
+    @property
+    def settle_s(self) -> float | None:
+        """``settle_after`` in seconds, ``None`` without ``verify``."""
+        return None if self.settle_after is None else seconds(self.settle_after)
+
+    @property
+    def repeats_s(self) -> float | None:
+        """For how many seconds a doubt is settled by a repetition, ``None``: it is not."""
+        if self.in_doubt != "retry" or self.receiver_remembers is None:
+            return None
+        return seconds(self.receiver_remembers)
+
+    @property
+    def question_s(self) -> float:
+        """How many seconds a question is open."""
+        return seconds(ASK_TIMEOUT if self.ask_timeout is None else self.ask_timeout)
 
     def __repr__(self) -> str:
         return _written(self)
@@ -181,9 +205,12 @@ def check_ask_timeout(owner: str, value: object) -> timedelta:
 
     :raises ConfigurationError: no duration above zero.
     """
-    if not isinstance(value, timedelta) or value <= timedelta(0):
-        raise ConfigurationError(f"{owner}(ask_timeout={value!r}) must be a timedelta above zero.")
-    return value
+    length = length_of(value)
+    if length is None or length <= timedelta(0):
+        raise ConfigurationError(
+            f"{owner}(ask_timeout={value!r:.80}) must be a timedelta above zero, or its seconds."
+        )
+    return length
 
 
 def _check_on_rerun(effect: str, on_rerun: object) -> None:

@@ -69,19 +69,17 @@ class DoubtSettler:
         row = rows[0]
         answer = self._ask(documents, rows)
         age_s = min(each.last_sign_age_s for each in rows)
-        settle_after = self._effect.settle_after
+        settle_s = self._effect.settle_s
         if answer is True:
             return self._resolve(
                 key_date, row, "happened", "verify", "verify answered that the effect happened"
             )
-        if answer is False and settle_after is not None:
-            if age_s >= settle_after.total_seconds():
+        if answer is False and settle_s is not None:
+            if age_s >= settle_s:
                 reason = f"verify answered that it did not happen, {age_s:.0f} s after the last sign of life"
-                quiet_s = (
-                    settle_after.total_seconds()
-                )  # since the row was read, the attempt may have come back
-                return self._resolve(key_date, row, "did_not_happen", "verify", reason, quiet_s=quiet_s)
-            left_s = settle_after.total_seconds() - age_s
+                # Since the row was read, the attempt may have come back.
+                return self._resolve(key_date, row, "did_not_happen", "verify", reason, quiet_s=settle_s)
+            left_s = settle_s - age_s
             said = f"found no trace of it, which counts only in {left_s:.0f} s (settle_after)"
             return Settled("error", self._unsettled(documents[0], row, left_s), said)
         if self._remembered(rows):
@@ -154,13 +152,11 @@ class DoubtSettler:
 
     def _remembered(self, rows: Sequence[LedgerRow]) -> bool:
         """Return whether a repetition would meet a receiver that recognises it."""
-        remembers = self._effect.receiver_remembers if self._effect.in_doubt == "retry" else None
+        remembers_s = self._effect.repeats_s
         ages = [row.first_begun_age_s for row in rows]
         if any((row.batch_id is not None) != self._batches for row in rows):
             return False  # call_per was changed since: the receiver would get a key that it does not know
-        return remembers is not None and all(
-            age is not None and age < remembers.total_seconds() for age in ages
-        )
+        return remembers_s is not None and all(age is not None and age < remembers_s for age in ages)
 
     def _resolve(
         self, key_date: date, row: LedgerRow, decision: str, actor: str, reason: str, quiet_s: float = 0.0

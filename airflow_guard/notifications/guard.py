@@ -15,6 +15,7 @@ from airflow_guard.airflow_compat import let_threads_talk, without_known_secrets
 from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Stage
 from airflow_guard.core.alerts.message import build_alert
 from airflow_guard.core.alerts.problems import NO_TASK, Problem
+from airflow_guard.core.durations import duration
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, ledger_of
 from airflow_guard.hooks.settings import GuardSettings
@@ -110,7 +111,7 @@ class GuardNotifier(BaseNotifier):
         on: AlertEvent | None = None,
         team: str | None = None,
         announce_retries: bool = True,
-        escalate_after: timedelta = timedelta(hours=4),
+        escalate_after: timedelta | float = timedelta(hours=4),
         ledger_conn_id: str | None = None,
         context: Context | None = None,
     ) -> None:
@@ -121,7 +122,7 @@ class GuardNotifier(BaseNotifier):
         self.on = on
         self.team = team
         self.announce_retries = announce_retries
-        self.escalate_after = escalate_after
+        self.escalate_after = duration("escalate_after", escalate_after)
         self.ledger_conn_id = ledger_conn_id
 
     def __call__(self, *args: Any) -> None:

@@ -15,6 +15,7 @@ from airflow_guard.core.alerts.expected import ExpectedOperation
 from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Stage
 from airflow_guard.core.alerts.message import subject_of
 from airflow_guard.core.alerts.problems import NO_TASK, Problem
+from airflow_guard.core.durations import duration
 from airflow_guard.core.errors import ConfigurationError, GuardError
 from airflow_guard.core.near_names import meant
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
@@ -75,8 +76,8 @@ class GuardWatchOperator(BaseOperator):
         transports: Sequence[Any] | Mapping[str, Sequence[Any]],
         teams: Mapping[str, Sequence[str]] | None = None,
         expected: Sequence[ExpectedOperation] = (),
-        break_age: timedelta = timedelta(hours=24),
-        escalate_after: timedelta = timedelta(hours=4),
+        break_age: timedelta | float = timedelta(hours=24),
+        escalate_after: timedelta | float = timedelta(hours=4),
         lookback_days: int = 14,
         ledger_conn_id: str | None = None,
         **kwargs: Any,
@@ -91,8 +92,8 @@ class GuardWatchOperator(BaseOperator):
         self.teams = {name: list(patterns) for name, patterns in (teams or {}).items()}
         self._check_teams()
         self.expected = list(expected)
-        self.break_age = break_age
-        self.escalate_after = escalate_after
+        self.break_age = duration("break_age", break_age)
+        self.escalate_after = duration("escalate_after", escalate_after)
         self.lookback_days = lookback_days
         self.ledger_conn_id = ledger_conn_id
 

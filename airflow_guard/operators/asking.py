@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 from airflow_guard.airflow_compat import await_answer, put_question, without_known_secrets
 from airflow_guard.core.commands import resolve_day_command
 from airflow_guard.core.doubts import MAX_ASKED, Answer, AskedKey, Response, reason_problem
-from airflow_guard.core.effects import ASK_FIELDS, ASK_TIMEOUT
+from airflow_guard.core.effects import ASK_FIELDS
 from airflow_guard.core.questions import LEAVE_ALL, SETTLE, Question, doubt_question
 from airflow_guard.store import resolution
 from airflow_guard.store.events import AuditEvent
@@ -79,7 +79,7 @@ class DoubtDesk:
         """Ask about what is in doubt, and end this process; return if it cannot be asked."""
         attempt, effect = self.attempt, self.attempt.spec.external
         now = datetime.now(UTC)
-        until = now + (effect.ask_timeout or ASK_TIMEOUT)
+        until = now + timedelta(seconds=effect.question_s)
         keys = [
             AskedKey(doubt.name, attempt.space.key_date, doubt.row.key_hash, doubt.row.owner_token)
             for doubt in report.doubts

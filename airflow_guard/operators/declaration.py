@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import XComArg
+from airflow_guard.core.durations import duration
 from airflow_guard.core.effects import External, side_effect_of
 from airflow_guard.core.errors import BusinessDateError, ConfigurationError
 from airflow_guard.core.keys import KeySpace
@@ -210,21 +211,6 @@ def spec_of(values: Mapping[str, Any], settings: GuardSettings) -> GuardSpec:
         result_max_bytes=settings.result_max_bytes,
         ledger=values.get("ledger_conn_id"),
     )
-
-
-def duration(name: str, value: object) -> timedelta:
-    """Return a duration that is given as ``timedelta`` or in seconds.
-
-    :raises ConfigurationError: neither, or not above zero.
-    """
-    length = timedelta(0)
-    if isinstance(value, timedelta):
-        length = value
-    elif isinstance(value, (int, float)) and not isinstance(value, bool):
-        length = timedelta(seconds=value)
-    if length <= timedelta(0):
-        raise ConfigurationError(f"{name}={value!r}: a timedelta above zero, or its seconds.")
-    return length
 
 
 def not_mapped(name: str, value: object) -> str:

@@ -9,16 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_guard.airflow_compat import AirflowSkipException, OperatorPartial, XComArg, conf
+from airflow_guard.core.durations import duration
 from airflow_guard.core.errors import ConfigurationError, GuardError
 from airflow_guard.core.report import Outcome, Report, root_of
 from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.asking import DoubtDesk, may_ask
 from airflow_guard.operators.business_date import RendersBusinessDate, is_function
-from airflow_guard.operators.declaration import Declaration, duration, refuse_leaked
+from airflow_guard.operators.declaration import Declaration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.links import GuardLink
-from airflow_guard.operators.mapping import GuardedPartial, no_setup, refuse_second_key, taking
+from airflow_guard.operators.mapping import GuardedPartial, no_role, refuse_second_key, taking
 from airflow_guard.operators.task_try import GuardedTry, skipped_by_callable
 from airflow_guard.operators.waiting import Wait, wait_over
 
@@ -242,8 +243,14 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
             refuse_second_key(dag, self.declaration)
 
     def _convert_is_setup(self, value: bool) -> bool:  # noqa: FBT001 - Airflow's name and form
+        return self._no_role("setup", value)
+
+    def _convert_is_teardown(self, value: bool) -> bool:  # noqa: FBT001 - as above
+        return self._no_role("teardown", value)
+
+    def _no_role(self, role: str, value: bool) -> bool:  # noqa: FBT001 - as above
         if value:
-            error = ConfigurationError(no_setup(self.task_id))
+            error = ConfigurationError(no_role(self.task_id, role))
             raise (as_airflow(error) if self._unmapped else error) from None
         return value
 

@@ -66,8 +66,9 @@ def checked(operator: MappedOperator) -> MappedOperator:
     given = {*operator.partial_kwargs, *_moved(operator.partial_kwargs), *(expanded or ())}
     refuse_leaked(defaults, given)
     declaration = declaration_of(operator)
-    if operator.is_setup:
-        raise ConfigurationError(no_setup(operator.task_id))
+    for role in ROLES:
+        if getattr(operator, f"is_{role}"):
+            raise ConfigurationError(no_role(operator.task_id, role))
     declaration.check(GuardSettings.read())
     if operator.dag is not None:
         refuse_second_key(operator.dag, declaration)
@@ -78,20 +79,23 @@ def checked(operator: MappedOperator) -> MappedOperator:
     return operator
 
 
+def _refused(role: str) -> property:
+    """Return the property of a role that a guarded task cannot have."""
+
+    def set_role(self: MappedOperator, value: bool) -> None:  # noqa: FBT001 - as a property is set
+        if value:
+            raise ConfigurationError(no_role(self.task_id, role))
+
+    return property(lambda _: False, set_role, doc=f"Whether it is a {role}, which it cannot be.")
+
+
 class _GuardedMapped(MappedOperator):
     """A mapped guarded task: refuses what Airflow says about it only after it was checked."""
 
     __slots__ = ()
 
-    @property
-    def is_setup(self) -> bool:
-        """Whether it is a setup, which it cannot be."""
-        return False
-
-    @is_setup.setter
-    def is_setup(self, value: bool) -> None:
-        if value:
-            raise ConfigurationError(no_setup(self.task_id))
+    is_setup = _refused("setup")
+    is_teardown = _refused("teardown")
 
     def unmap(self, resolve: Mapping[str, Any]) -> Any:
         """See ``MappedOperator.unmap``.
@@ -111,6 +115,7 @@ class _GuardedDecorated(DecoratedMappedOperator):
     __slots__ = ()
 
     is_setup = _GuardedMapped.is_setup
+    is_teardown = _GuardedMapped.is_teardown
 
 
 def declaration_of(operator: MappedOperator) -> Declaration:
@@ -193,11 +198,19 @@ def refuse_second_key(dag: DAG, declaration: Declaration) -> None:
             )
 
 
-def no_setup(task_id: str) -> str:
-    """Return the message for a guarded task that is to be a setup."""
+ROLES = {
+    "setup": "a setup is run again whenever a task that needs it is cleared",
+    "teardown": "a teardown is run again whenever its setup is cleared, and a run is green although it has failed",
+}
+"""What Airflow can make of a task, and why a guarded one cannot be it."""
+
+
+def no_role(task_id: str, role: str) -> str:
+    """Return the message for a guarded task that is to be a setup or a teardown."""
+    instead = "upstream" if role == "setup" else "downstream"
     return (
-        f"Task {task_id!r} cannot be a setup: a setup is run again whenever a task that needs it is cleared, "
-        "and a guarded task is done once. Make it an ordinary upstream task."
+        f"Task {task_id!r} cannot be a {role}: {ROLES[role]}. A guarded task is done once, and what fails in it must be "
+        f"seen. Make it an ordinary {instead} task."
     )
 
 

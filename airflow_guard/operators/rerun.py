@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
 from airflow_guard.airflow_compat import let_threads_talk
 from airflow_guard.core.decisions import check_words
-from airflow_guard.core.errors import ConfigurationError, GuardError, ResolutionError
+from airflow_guard.core.durations import duration
+from airflow_guard.core.errors import GuardError, ResolutionError
 from airflow_guard.core.keys import normalise_document
 from airflow_guard.core.reruns import DEFAULT_EXPIRY, check_expiry
 from airflow_guard.core.run_facts import parse_business_date
@@ -21,6 +21,7 @@ from airflow_guard.store.rerun_request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import timedelta
 
     from airflow.sdk import Context
 
@@ -82,16 +83,15 @@ class GuardRerunOperator(BaseOperator):
         actor: str | None = None,
         approved_by: str | None = None,
         previewed: str | None = None,
-        expires: timedelta = DEFAULT_EXPIRY,
+        expires: timedelta | float = DEFAULT_EXPIRY,
         without_reversal: bool = False,
         dry_run: bool = False,
         ledger_conn_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        if not isinstance(expires, timedelta):
-            raise ConfigurationError(f"expires={expires!r}: a timedelta.")
-        check_expiry(expires)
+        self.expires = duration("expires", expires)
+        check_expiry(self.expires)
         self.key_namespace = key_namespace
         self.operation = operation
         self.start = start
@@ -102,7 +102,6 @@ class GuardRerunOperator(BaseOperator):
         self.actor = actor
         self.approved_by = approved_by
         self.previewed = previewed
-        self.expires = expires
         self.without_reversal = without_reversal
         self.only_tells = dry_run
         self.ledger_conn_id = ledger_conn_id

@@ -114,7 +114,7 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
         settle_pokes: int = 3,
         recheck_days: int | None = None,
         on_break: OnBreak = "fail",
-        ask_timeout: timedelta | None = None,
+        ask_timeout: timedelta | float | None = None,
         operation: str | None = None,
         key_namespace: str | None = None,
         business_date: str | date | BusinessDateRule | Callable[[RunFacts], Any] | XComArg | None = None,

@@ -7,6 +7,7 @@ import inspect
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from airflow_guard.core.durations import duration
 from airflow_guard.core.effects import side_effect_of
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.run_facts import parse_business_date
@@ -59,8 +60,8 @@ class Parameters(TypedDict, total=False):
     mode: Mode
     guarded_from: str | date | None
     retired_operations: Sequence[str]
-    lease: timedelta
-    max_hold: timedelta
+    lease: timedelta | float
+    max_hold: timedelta | float
     result_max_bytes: int
     task_id: str
     run_id: str
@@ -96,6 +97,7 @@ def spec_of(parameters: Parameters) -> GuardSpec:
         rules["fingerprint_fields"] = tuple(rules["fingerprint_fields"])
     if rules.get("guarded_from") is not None:
         rules["guarded_from"] = parse_business_date(rules["guarded_from"], source="guarded_from")
+    rules |= {name: duration(name, rules[name]) for name in ("lease", "max_hold") if name in rules}
     rules["retired_operations"] = tuple(rules.get("retired_operations", ()))
     return GuardSpec(**rules)
 

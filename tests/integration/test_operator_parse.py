@@ -269,7 +269,25 @@ def test_a_guarded_task_is_no_setup(dag: DAG) -> None:
         guarded(task_id="one").as_setup()
     with pytest.raises(ConfigurationError, match="cannot be a setup"):
         EmptyOperator(task_id="end").as_teardown(setups=guarded(task_id="two"))
-    guarded(task_id="three").as_teardown()
+
+
+def test_d07_a_guarded_task_is_no_teardown(dag: DAG) -> None:
+    from airflow.providers.standard.operators.empty import EmptyOperator
+    from airflow.sdk import teardown
+
+    refused = pytest.raises(ConfigurationError, match="cannot be a teardown")
+    with refused:
+        guarded(task_id="one").as_teardown()
+    with refused:
+        guarded(task_id="two").as_teardown(setups=EmptyOperator(task_id="begin"))
+
+    def notify(document: str) -> None: ...
+
+    for number, decorated in enumerate((teardown, teardown(on_failure_fail_dagrun=True))):
+        for name in ("call", "expand"):  # the decorated function cannot be used again after a failure
+            ending = decorated(idempotent_task(task_id=f"{name}_{number}", operation=f"do_{number}")(notify))
+            with refused:
+                ending(document="A") if name == "call" else ending.expand(document=["A"])
 
 
 # -- default_args --------------------------------------------------------------------------------------------
@@ -444,7 +462,7 @@ def test_a_function_that_is_mapped_twice_with_one_operation_is_refused(dag: DAG)
         notify.expand(document=["B"])
 
 
-def test_a_mapped_task_that_is_made_a_setup_is_refused(dag: DAG) -> None:
+def test_d07_a_mapped_task_that_is_made_a_setup_or_a_teardown_is_refused(dag: DAG) -> None:
     from airflow.providers.standard.operators.empty import EmptyOperator
 
     @idempotent_task
@@ -456,7 +474,8 @@ def test_a_mapped_task_that_is_made_a_setup_is_refused(dag: DAG) -> None:
             task.as_setup()
         with pytest.raises(ConfigurationError, match="cannot be a setup"):
             EmptyOperator(task_id=f"end_{id(task)}").as_teardown(setups=task)
-    mapped.as_teardown()
+        with pytest.raises(ConfigurationError, match="cannot be a teardown"):
+            task.as_teardown()
 
 
 @pytest.mark.parametrize("name", ["operation", "key_namespace"])

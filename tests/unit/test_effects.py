@@ -47,7 +47,7 @@ def test_by_default_a_doubt_is_held_for_a_person():
             "no meaning without",
         ),
         ({"in_doubt": "ask", "ask_timeout": timedelta(0)}, "above zero"),
-        ({"in_doubt": "ask", "ask_timeout": 60}, "above zero"),
+        ({"in_doubt": "ask", "ask_timeout": "60"}, "above zero"),
         ({"in_doubt": "ask", "ask_fields": "amount"}, "a list of names"),
         ({"in_doubt": "ask", "ask_fields": [1]}, "a list of names"),
     ],
@@ -72,10 +72,21 @@ def test_another_word_for_in_doubt_is_refused(word):
 # -- verify ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settle_after", [None, 300, "5m", -MINUTES])
+@pytest.mark.parametrize("settle_after", [None, "5m", "300", -MINUTES, -1, True, float("inf"), float("nan")])
 def test_a_no_without_a_time_to_settle_proves_nothing(settle_after):
     with pytest.raises(ConfigurationError, match="settle_after"):
         External(verify=asked, settle_after=settle_after)
+
+
+@pytest.mark.parametrize(("given", "seconds"), [(60, 60), (0.5, 0.5), (0, 0), (timedelta(minutes=1), 60)])
+def test_d08_durations_are_a_timedelta_or_seconds(given, seconds):
+    effect = External(verify=asked, settle_after=given)
+    assert (effect.settle_after, effect.settle_s) == (timedelta(seconds=seconds), seconds)
+    if given:
+        repeated = External(in_doubt="retry", receiver_remembers=given)
+        assert (repeated.receiver_remembers, repeated.repeats_s) == (timedelta(seconds=seconds), seconds)
+        asks = External(in_doubt="ask", ask_timeout=given)
+        assert (asks.ask_timeout, asks.question_s) == (timedelta(seconds=seconds), seconds)
 
 
 def test_a_call_that_cannot_be_on_its_way_settles_at_once():
@@ -96,7 +107,7 @@ def test_verify_must_be_callable(verify):
 # -- retry -------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("remembers", [None, timedelta(0), -MINUTES, 86_400])
+@pytest.mark.parametrize("remembers", [None, timedelta(0), 0, -MINUTES, "86400"])
 def test_repeating_needs_a_receiver_that_remembers(remembers):
     with pytest.raises(ConfigurationError, match="receiver_remembers"):
         External(in_doubt="retry", receiver_remembers=remembers)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from airflow_guard.core.calendars import BusinessCalendar, HolidayCalendar
+from airflow_guard.core.durations import length_of
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.run_facts import parse_business_date
 
@@ -43,7 +44,7 @@ class ExpectedOperation:
     since: date | str
     calendar: str | BusinessCalendar | None = None
     month_end: bool = False
-    due: timedelta | str = timedelta(hours=36)
+    due: timedelta | float | str = timedelta(hours=36)
     timezone: str = "UTC"
 
     def __post_init__(self) -> None:
@@ -86,11 +87,12 @@ class ExpectedOperation:
         return not isinstance(self.calendar, BusinessCalendar) or self.calendar.is_business_day(day)
 
 
-def _duration(value: timedelta | str) -> timedelta:
+def _duration(value: timedelta | float | str) -> timedelta:
     if isinstance(value, str) and value.endswith("h") and value[:-1].isdigit():
         value = timedelta(hours=int(value[:-1]))
-    if not isinstance(value, timedelta) or value <= timedelta(0):
+    length = length_of(value)
+    if length is None or length <= timedelta(0):
         raise ConfigurationError(
             f'due={value!r} of ExpectedOperation is no timedelta above zero. Write timedelta(hours=36), or "36h".'
         )
-    return value
+    return length
