@@ -11,6 +11,7 @@ from airflow_guard.core.guard import LedgerRow, Verdict, judge_state
 from airflow_guard.core.keys import KeySpace, batch_id_of
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.store import resolution
+from airflow_guard.store.database import commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,8 +77,11 @@ class Observer:
     def _invoke(self, values: dict[str, Any]) -> Any:
         if not self._spec.database:
             return self._callee.call({**values, "effect": contextlib.nullcontext()})
-        with self._ledger.database.business_engine.begin() as connection:
-            return self._callee.call({**values, "connection": connection})
+        database = self._ledger.database
+        with database.business_engine.connect() as connection, connection.begin() as transaction:
+            value = self._callee.call({**values, "connection": connection})
+            commit(transaction, connection, database)
+        return value
 
     def _values(self, members: Sequence[Observed]) -> dict[str, Any]:
         document, row, _ = members[0]

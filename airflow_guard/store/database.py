@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import sqlalchemy as sa
-from sqlalchemy.exc import DBAPIError, IntegrityError
+from sqlalchemy.exc import DBAPIError, IntegrityError, PendingRollbackError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from airflow_guard.core.commands import without_password
@@ -250,12 +250,14 @@ class _Transient(LedgerBusy):
 def commit(transaction: sa.RootTransaction, connection: sa.Connection, database: LedgerDatabase) -> None:
     """Commit.
 
-    :raises UnknownCommit: the connection broke before the answer came.
+    :raises UnknownCommit: the connection broke before the answer came, or the answer says nothing: MySQL and MariaDB
+        have errors at a commit that do not tell whether it took effect.
     """
     try:
         transaction.commit()
     except DBAPIError as error:
-        if dialects.is_down(error):
+        unclear = database.dialect == dialects.MYSQL and not dialects.is_transient(error)
+        if unclear or dialects.is_down(error):
             raise UnknownCommit(
                 f"The connection to the ledger {database.named} broke at a commit: {error.orig}"
             ) from error
@@ -278,6 +280,10 @@ def translated(doing: str, database: LedgerDatabase) -> Iterator[None]:
         raise
     except PoolTimeout as error:
         raise LedgerBusy(f"No free connection to the ledger {database.named}: {error}") from error
+    except PendingRollbackError as error:
+        raise LedgerUnavailable(
+            f"The connection to the ledger {database.named} broke in an earlier statement ({doing}): {error}"
+        ) from error
     except DBAPIError as error:
         raise_meant(meaning(error, doing, database), error)
 

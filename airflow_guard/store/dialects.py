@@ -250,8 +250,8 @@ def limited_mysql(
 
 
 _TRANSIENT = {"40001", "40P01", "1213", "1020"}
-# With them, statements that a time limit of the server ended: it is what a wait for a lock ends in there.
-_BUSY = {"55P03", "1205", "3572", "57014", "1969", "3024"}
+# With them, statements that a time limit of the server or an administrator ended: a wait for a lock ends so, too.
+_BUSY = {"55P03", "1205", "3572", "57014", "1317", "1969", "3024"}
 _DOWN = {
     *(
         "57P01",
@@ -267,7 +267,11 @@ _DOWN = {
         "53300",
         "25006",
     ),
-    *("1040", "1053", "1203", "1226", "1290", "1836", "1927", "2002", "2003", "2006", "2013", "2055"),
+    # MySQL's and MariaDB's servers; 1047 is a node of a cluster that is not ready.
+    *("1040", "1047", "1053", "1158", "1159", "1160", "1161", "1184", "1203", "1226", "1290", "1836", "1927"),
+    *("3169", "4031"),
+    # Their clients; 0 is a connection that is closed already, 2014 and 2027 one whose answers are out of step.
+    *("0", "2002", "2003", "2006", "2013", "2014", "2027", "2045", "2055"),
 }
 _REFUSED = {
     *("28000", "28P01", "3D000"),
@@ -319,6 +323,7 @@ def is_down(error: DBAPIError) -> bool:
     lost = (
         "connection",
         "server closed",
+        "packet sequence number wrong",
         "terminating",
         "could not connect",
         "unable to open database",

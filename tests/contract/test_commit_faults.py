@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.core.errors import LedgerUnavailable, UnknownCommit
+from airflow_guard.core.errors import LedgerError, LedgerUnavailable, UnknownCommit
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.demo.postgres import EmbeddedPostgres
@@ -17,6 +18,7 @@ from airflow_guard.store import business_transaction as business_module
 from airflow_guard.store import database as database_module
 from airflow_guard.store import resolution
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
+from airflow_guard.store.changes import BEGIN
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger, Ownership
 from chaos.cutting import PATIENCE_S, Proxy
@@ -273,6 +275,86 @@ def test_a_ledger_that_stays_away_is_told_as_unknown_and_not_as_down(
     assert one.row().phase is Phase.BEGUN
     with pytest.raises(LedgerUnavailable):
         cut.proxied.fail(one.own, one.hashes, "why", begun=True)
+
+
+# -- connections of MariaDB that are lost in another way ----------------------------------------------------
+
+
+def closed(connection: sa.Connection) -> None:
+    """The driver has closed its end: InterfaceError (0, '')."""
+    connection.connection.driver_connection._force_close()
+
+
+def killed(connection: sa.Connection) -> None:
+    """An administrator ends the session."""
+    (number,) = connection.exec_driver_sql("SELECT CONNECTION_ID()").one()
+    other = sa.create_engine(connection.engine.url, poolclass=sa.NullPool)
+    with other.connect() as administrator:
+        administrator.exec_driver_sql(f"KILL {number}")
+
+
+def out_of_step(connection: sa.Connection) -> None:
+    """An answer was left unread, as by a timeout that struck within a call."""
+    connection.connection.driver_connection._execute_command(3, "SELECT 1")
+
+
+@databases("mariadb")
+@pytest.mark.parametrize("lose", [closed, killed, out_of_step], ids=lambda lose: lose.__name__)
+def test_a_write_whose_connection_mariadb_loses_at_its_commit_is_repeated(
+    database: DatabaseUnderTest, lose: Callable[[sa.Connection], None]
+) -> None:
+    ledger = new_ledger(database.url)
+    one, times = attempt(ledger), list[None]()
+
+    def work(connection: sa.Connection) -> set[str]:
+        lost = ledger.apply(connection, one.own, BEGIN, one.hashes, batch=None)
+        times.append(None)
+        if len(times) == 1:
+            lose(connection)
+        return lost
+
+    assert ledger.write(work) == set()
+    assert len(times) == 2
+    assert one.row().phase is Phase.BEGUN
+    ledger.database.dispose()
+
+
+@databases("mariadb", "postgres_embedded")
+def test_a_write_that_goes_on_after_its_connection_broke_ends_in_a_typed_error(
+    database: DatabaseUnderTest,
+) -> None:
+    ledger = new_ledger(database.url)
+    one = attempt(ledger)
+
+    def work(connection: sa.Connection) -> set[str]:
+        lost = ledger.apply(connection, one.own, BEGIN, one.hashes, batch=None)
+        connection.connection.driver_connection.close()
+        with suppress(sa.exc.DBAPIError):
+            connection.exec_driver_sql("SELECT 1")
+        return lost
+
+    with pytest.raises(LedgerUnavailable) as caught:
+        ledger.write(work)
+    assert caught.value.retryable
+    assert one.row().phase is Phase.NONE
+    ledger.database.dispose()
+
+
+@databases("mariadb")
+@pytest.mark.parametrize("lose", [closed, killed], ids=lambda lose: lose.__name__)
+def test_a_business_transaction_whose_connection_mariadb_loses_ends_in_a_typed_error(
+    database: DatabaseUnderTest, lose: Callable[[sa.Connection], None]
+) -> None:
+    ledger = new_ledger(database.url)
+    one = attempt(ledger)
+    business = BusinessTransaction(ledger, one.own, one.hashes)
+    with pytest.raises(LedgerError) as caught, business as connection:
+        lose(connection)
+        business.complete('"ok"')
+    assert caught.value.retryable
+    assert not business.self_ended, "nobody but MariaDB ended it"
+    assert business.ending() is Ending.ROLLED_BACK
+    ledger.database.dispose()
 
 
 # -- business transactions ---------------------------------------------------------------------------------

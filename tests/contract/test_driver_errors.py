@@ -62,6 +62,7 @@ def meaning(given: Exception) -> Exception:
         (error("canceling statement due to statement timeout", code="57014"), LedgerBusy),
         (error(1205, "Lock wait timeout exceeded"), LedgerBusy),
         (error(1969, "Query execution was interrupted (max_statement_time exceeded)"), LedgerBusy),
+        (error(1317, "Query execution was interrupted"), LedgerBusy),
         (error("database is locked"), LedgerBusy),
         (error("database table is locked: guard_lease"), LedgerBusy),
         (error("terminating connection due to administrator command", code="57P01"), LedgerUnavailable),
@@ -71,6 +72,14 @@ def meaning(given: Exception) -> Exception:
         (error("cannot execute UPDATE in a read-only transaction", code="25006"), LedgerUnavailable),
         (error(2013, "Lost connection to MySQL server during query"), LedgerUnavailable),
         (error(2003, "Can't connect to MySQL server"), LedgerUnavailable),
+        (error(0, "", kind=sa.exc.InterfaceError), LedgerUnavailable),
+        (error(2014, "Commands out of sync", kind=sa.exc.ProgrammingError), LedgerUnavailable),
+        (
+            error("Packet sequence number wrong - got 1 expected 2", kind=sa.exc.InternalError),
+            LedgerUnavailable,
+        ),
+        (error(1047, "WSREP has not yet prepared node for application use"), LedgerUnavailable),
+        (error(4031, "The client was disconnected by the server because of inactivity"), LedgerUnavailable),
         (
             error(1203, "User already has more than 'max_user_connections' active connections"),
             LedgerUnavailable,
