@@ -67,7 +67,7 @@ def _rows(given: argparse.Namespace, opened: Opened) -> Iterator[Iterator[Histor
 
 def _file(path: str) -> TextIO:
     try:
-        return Path(path).open(encoding="utf-8-sig", newline="")
+        return Path(path).open(encoding="utf-8", newline="")
     except OSError as error:
         raise ResolutionError(f"{path} cannot be read: {error.strerror}.") from None
 

@@ -13,6 +13,7 @@ from airflow_guard.core.diagnosis import Evidence, Key, conclusion, diagnose
 from airflow_guard.store import listing
 from airflow_guard.store.business_rows import rows_by_document
 from airflow_guard.store.listing import Selection
+from airflow_guard.store.purge import horizons
 
 if TYPE_CHECKING:
     import argparse
@@ -41,6 +42,8 @@ def _evidence(opened: Opened, given: argparse.Namespace, day: date) -> tuple[Evi
     ledger = opened.ledger
     found = listing.keys(ledger, Selection(dag=given.dag, business_date=day, limit=_KEYS))
     tries = ledger.runs.of_date(given.dag, day)
+    tables = ledger.database.tables
+    purged = ledger.database.read(lambda c: horizons(c, tables, given.dag, day))
     with scheduling_log(given) as source:
         log = source.log
         runs = log.runs(given.dag, day, {each.run_id for each in tries}, given.timezone)
@@ -61,6 +64,8 @@ def _evidence(opened: Opened, given: argparse.Namespace, day: date) -> tuple[Evi
             )
             for view in found.keys
         ],
+        len(tries),
+        [each.describe() for each in purged],
         sum(each.replayed for each in tries),
         sum(each.blocked + each.waiting for each in tries),
         rows,

@@ -110,6 +110,7 @@ def source_engine(given: argparse.Namespace, opened: Opened) -> sa.Engine:
     from airflow_guard.hooks.connections import database_of
 
     connection = _find(given.conn_id)
+    _check_file(connection)
     if connection.conn_type in ("postgres", "mysql", "sqlite"):
         return database_of(connection).business_engine
     hook = connection.get_hook()  # type: ignore[no-untyped-call]
@@ -124,6 +125,11 @@ def is_url(name: str | None) -> bool:
     return name is not None and "://" in name
 
 
+def is_no_file(url: sa.URL) -> bool:
+    """Return whether a URL names a SQLite file that is not there: the first connection would make it."""
+    return url.get_backend_name() == "sqlite" and not Path(url.database or "").is_file()
+
+
 def database_at(url: str, tables: Tables, *, create: bool) -> LedgerDatabase:
     """Return the database of a URL; nothing is opened yet.
 
@@ -136,7 +142,7 @@ def database_at(url: str, tables: Tables, *, create: bool) -> LedgerDatabase:
     except sa.exc.ArgumentError:
         raise ConfigurationError(f"{without_password(url)} is no database URL.") from None
     parsed = parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
-    if parsed.get_backend_name() == "sqlite" and not create and not Path(parsed.database or "").is_file():
+    if not create and is_no_file(parsed):
         raise LedgerNotConfigured(
             f"There is no SQLite file {parsed.database!r}. Correct the path, or make a ledger there: airflow-guard migrate "
             f"--ledger {shlex.quote(url)}"
@@ -199,11 +205,11 @@ def _check_file(connection: Connection) -> None:
         return
     from airflow_guard.hooks.connections import database_of
 
-    path = database_of(connection).url.database or ""
-    if not Path(path).is_file():
+    url = database_of(connection).url
+    if is_no_file(url):
         raise LedgerNotConfigured(
-            f"There is no SQLite file {path!r}, which connection {connection.conn_id!r} names. Correct it, or make a ledger "
-            f"there: airflow-guard migrate --ledger {connection.conn_id}"
+            f"There is no SQLite file {url.database!r}, which connection {connection.conn_id!r} names. Correct it. A new "
+            f"ledger is made there by: airflow-guard migrate --ledger {connection.conn_id}"
         )
 
 

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow_guard.cli import output
 from airflow_guard.cli.airflow_rest import RestLog, open_rest
 from airflow_guard.cli.arguments import UsageError
-from airflow_guard.cli.ledgers import database_at, is_url
+from airflow_guard.cli.ledgers import database_at, is_no_file, is_url
 from airflow_guard.core.commands import without_password
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.store.scheduling_log import SchedulingLog
@@ -128,6 +128,10 @@ def _metadata(given: argparse.Namespace) -> tuple[sa.Engine, int]:
         from airflow.configuration import conf
     except ImportError:
         raise ResolutionError("Airflow is not installed here: give --airflow-url or --airflow-db.") from None
-    url = conf.get("database", "sql_alchemy_conn")
+    url = sa.make_url(conf.get("database", "sql_alchemy_conn"))
+    if is_no_file(url):
+        raise ResolutionError(
+            f"Airflow's metadata database {url.database} is not there. Give --airflow-url or --airflow-db."
+        )
     heartbeat = conf.getint("scheduler", "task_instance_heartbeat_timeout", fallback=_HEARTBEAT_S)
     return sa.create_engine(url), heartbeat

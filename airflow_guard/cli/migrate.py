@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from airflow_guard.cli import output
 from airflow_guard.cli.arguments import UsageError
-from airflow_guard.cli.ledgers import open_database, tables_of
+from airflow_guard.cli.ledgers import is_no_file, open_database, tables_of
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.store.migrate import (
     current_revision,
@@ -38,7 +38,9 @@ def run(given: argparse.Namespace) -> None:
         print(migration_sql(given.dialect, tables_of(given)))
         return
     with open_database(given) as database:
-        if given.sql:
+        if given.sql and is_no_file(database.url):
+            print(migration_sql(database.dialect, database.tables))  # to connect would make the file
+        elif given.sql:
             _print_script(database)
         else:
             _migrate(database)

@@ -12,6 +12,7 @@ from airflow_guard.core.near_names import meant
 from airflow_guard.store import listing
 from airflow_guard.store.monitoring.monitor import Monitor
 from airflow_guard.store.names import known_dags, known_names
+from airflow_guard.store.purge import horizons
 
 if TYPE_CHECKING:
     import argparse
@@ -88,6 +89,10 @@ def _hint(opened: Opened, selection: Selection) -> str:
     tables = opened.ledger.database.tables
 
     def read(connection: sa.Connection) -> str:
+        if selection.dag is not None and selection.business_date is not None:
+            purged = horizons(connection, tables, selection.dag, selection.business_date)
+            if purged:
+                return f" They are purged: {'; '.join(each.describe() for each in purged)}."
         if selection.dag is not None:
             dags = known_dags(connection, tables)
             if selection.dag not in dags:

@@ -33,6 +33,8 @@ class Cause(StrEnum):
     NEAR_TIMEOUT = "duration near execution_timeout"
     NEAR_HEARTBEAT = "stopped giving signs of life"
     NEVER_RAN = "never ran"
+    PURGED = "purged"
+    LISTED_NOTHING = "listed nothing"
     IN_DOUBT = "in doubt"
     NOT_DONE = "not done"
     HELD_BACK = "held back by the ledger"
@@ -101,6 +103,8 @@ class Key:
 class Evidence:
     """Everything that was read about one DAG and one business date.
 
+    :param guarded_tries: tries of guarded tasks that the ledger has recorded for the date.
+    :param purged: of operations whose keys of the date were purged, by whom and why.
     :param replayed: keys that tries found done, and did not execute.
     :param blocked: keys that tries held back for other reasons.
     :param rows: how many rows of the business table each document has; ``None``: it was not asked.
@@ -110,6 +114,8 @@ class Evidence:
 
     runs: Sequence[Run] = ()
     keys: Sequence[Key] = ()
+    guarded_tries: int = 0
+    purged: Sequence[str] = ()
     replayed: int = 0
     blocked: int = 0
     rows: Mapping[str, int] | None = None
@@ -152,22 +158,36 @@ def conclusion(findings: Sequence[Finding], evidence: Evidence) -> str:
         if causes & {Cause.LOST, Cause.UNKNOWN_TO_LEDGER}:
             return "Business rows and ledger disagree. The business rows are what happened; find out who wrote them."
         return "No business row is doubled: whatever ran more than once did no harm."
+    return _by_the_ledger(causes, evidence)
+
+
+def _by_the_ledger(causes: set[Cause], evidence: Evidence) -> str:
     if Cause.IN_DOUBT in causes:
         return "Something may or may not have happened. Settle the doubt before anything else."
     if evidence.keys:
         return (
             "The ledger has each document once: a guarded task did no harm, however often it ran. The business table was not "
-            "asked; give --table and --key to be sure."
+            "asked; give --table and --table-key to be sure."
+        )
+    if evidence.purged:
+        return (
+            "The keys of this date were purged: what was done for it is not known here any more, and a claim of it is "
+            "refused. The business table is what is left to ask: --table and --table-key."
+        )
+    if evidence.guarded_tries:
+        return (
+            "A guarded task ran for this date and listed no document. Either there was nothing to do, or its listing was "
+            "wrong: compare with where the documents come from."
         )
     return (
         "The ledger knows nothing of this date: the work was not guarded, and a second run did what the first did. Ask the "
-        "business table: --table and --key."
+        "business table: --table and --table-key."
     )
 
 
 def _of_runs(evidence: Evidence) -> Iterable[Finding]:
     runs, log = evidence.runs, "scheduling log"
-    if not runs:
+    if not runs and not evidence.purged:
         yield Finding(
             log, Cause.NEVER_RAN, "Airflow has no run for this date",
             "Look at the DAG's schedule, start_date and catchup, and whether it was paused. Then: airflow backfill create.",
@@ -263,6 +283,21 @@ def _said(length: timedelta) -> str:
 
 
 def _of_ledger(evidence: Evidence) -> Iterable[Finding]:
+    if evidence.purged:
+        yield Finding(
+            "ledger",
+            Cause.PURGED,
+            "; ".join(evidence.purged),
+            "None: it is over. Ask the business table what was done.",
+        )
+    elif evidence.guarded_tries and not evidence.keys:
+        yield Finding(
+            "ledger",
+            Cause.LISTED_NOTHING,
+            f"{evidence.guarded_tries} tries of guarded tasks, and not one document",
+            "Look at what documents= gave, in the task's log. A night that must bring something says so: expected=, or "
+            'on_empty="fail".',
+        )
     doubts = [key for key in evidence.keys if key.situation == "in doubt"]
     if doubts:
         yield Finding(

@@ -13,6 +13,9 @@ from airflow_guard.core.fingerprints import changed_fields, fingerprint
 if TYPE_CHECKING:
     from airflow_guard.core.keys import KeyHasher
 
+BYTE_ORDER_MARK = "\ufeff"
+"""What many programs put before the first character of a UTF-8 file, so before the name of its first column."""
+
 
 @dataclass(slots=True)
 class Document:
@@ -117,8 +120,21 @@ class DocumentReader:
         except KeyError:
             raise DocumentError(
                 f"A document has no field {self._document_key!r} (document_key); it has "
-                f"{', '.join(map(str, list(item)[:12]))}."
+                f"{', '.join(map(str, list(item)[:12]))}.{_marked(item)}"
             ) from None
+
+
+def _marked(names: Iterable[object]) -> str:
+    """Return what to do about a byte order mark before a field's name, which nobody sees."""
+    marked = next(
+        (each for each in names if isinstance(each, str) and each.startswith(BYTE_ORDER_MARK)), None
+    )
+    if marked is None:
+        return ""
+    return (
+        f" The name {marked!r} begins with a byte order mark, which belongs to the file: open it with "
+        'encoding="utf-8-sig".'
+    )
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
+from airflow_guard.core.documents import BYTE_ORDER_MARK
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.store.adoption import COLUMNS, HistoryRow
 from airflow_guard.store.database import _READ_ONLY
@@ -40,7 +42,7 @@ def csv_rows(lines: Iterable[str], delimiter: str = ",") -> Iterator[HistoryRow]
     :param delimiter: one character.
     :raises ResolutionError: the header is not what it must be, or the file is not text.
     """
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    reader = csv.reader(_without_mark(lines), delimiter=delimiter, strict=True)
     try:
         header = next(reader, None)
         if header is None:
@@ -70,12 +72,19 @@ def uploaded_rows(data: bytes, delimiter: str = ",") -> Iterator[HistoryRow]:
     :raises ResolutionError: it is not UTF-8 text, or see :func:`csv_rows`.
     """
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode()
     except UnicodeDecodeError as error:
+        which = "UTF-16" if data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "not UTF-8"
         raise ResolutionError(
-            f"The CSV file is not UTF-8 text (at byte {error.start}). Convert it to UTF-8."
+            f"The CSV file is {which} text (at byte {error.start}). Convert it to UTF-8."
         ) from error
     return csv_rows(io.StringIO(text, newline=""), delimiter)
+
+
+def _without_mark(lines: Iterable[str]) -> Iterator[str]:
+    """Yield lines without the byte order mark that spreadsheets put before the first one."""
+    for number, line in enumerate(lines):
+        yield line if number else line.removeprefix(BYTE_ORDER_MARK)
 
 
 @contextmanager
@@ -104,7 +113,8 @@ def _fetched(connection: sa.Connection, sql: str) -> Iterator[HistoryRow]:
         result = connection.exec_driver_sql(sql, execution_options=options)
         if not result.returns_rows:
             raise ResolutionError("--sql must be a query that returns rows. Nothing was written.")
-        names = _columns([str(name).lower() for name in result.keys()], "The query")  # noqa: SIM118
+        names = [str(name).removeprefix(BYTE_ORDER_MARK).lower() for name in result.keys()]  # noqa: SIM118
+        names = _columns(names, "The query")
         for number, row in enumerate(result, start=1):
             yield HistoryRow(f"row {number}", dict(zip(names, row, strict=True)))
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -43,7 +44,6 @@ from tests.databases import databases
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from airflow_guard.store.ledger import Ledger
     from tests.databases import DatabaseKind, DatabaseUnderTest
@@ -552,6 +552,68 @@ def test_adopt_from_a_file_after_a_dry_run(ledger: Ledger, cli: Cli, tmp_path: P
     assert (key["state"], key["attempt"]) == ("completed", 0)
     life = cli("show", "--key", key["key"])
     assert f"adopt, by {getpass.getuser()}: seen in the bank's statement" in life
+
+
+@databases("sqlite")
+@pytest.mark.parametrize("header", ["business_date,document", '"business_date","document"'])
+def test_adopt_takes_off_a_byte_order_mark_wherever_the_file_comes_from(
+    ledger: Ledger, cli: Cli, monkeypatch: pytest.MonkeyPatch, header: str
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(f"\ufeff{header}\n2025-03-31,A\n"))
+    cli("adopt", "--dag", "statements", "--operation", "post_statement", "--csv", "-", *REASON)
+    assert [key["document"] for key in cli.json("show")] == ["A"]
+
+
+@databases("sqlite")
+def test_a_date_that_was_purged_reads_purged_and_never_never_ran(
+    ledger: Ledger, cli: Cli, airflow_home: Path
+) -> None:
+    attempt(ledger, "A").begin().complete()
+    cli("purge", "--until", "2025-03-31", "--yes", *REASON)
+    purged = f"statements / post_statement was purged up to 2025-03-31 by {getpass.getuser()}"
+    assert f"They are purged: {purged}" in cli("show", "statements", "2025-03-31")
+    said = cli.json("diagnose", "statements", "2025-03-31")
+    assert [(each["source"], each["cause"]) for each in said["findings"]] == [("ledger", "purged")]
+    assert purged in said["findings"][0]["evidence"]
+    assert [each["cause"] for each in cli.json("diagnose", "statements", "2025-04-01")["findings"]] == [
+        "never ran"
+    ]
+
+
+@databases("sqlite")
+def test_a_command_that_only_reads_leaves_no_file_behind(
+    ledger: Ledger, cli: Cli, tmp_path: Path, airflow_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempt(ledger, "A").begin().complete()
+    missing = tmp_path / "missing"
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_BANK", json.dumps({"conn_type": "sqlite", "host": str(missing / "a.db")})
+    )
+    missing.mkdir()
+    beside = set(Path(str(ledger.database.url.database)).parent.iterdir())
+    business = ("--table", "posting", "--table-key", "no")
+    for arguments, says in (
+        (("diagnose", "statements", "2025-03-31", "--conn-id", "bank", *business), "There is no SQLite file"),
+        (
+            ("diagnose", "statements", "2025-03-31", "--source-url", f"sqlite:///{missing}/b.db", *business),
+            "no SQLite file",
+        ),
+        (
+            ("diagnose", "statements", "2025-03-31", "--airflow-db", f"sqlite:///{missing}/c.db"),
+            "no SQLite file",
+        ),
+    ):
+        cli(*arguments, code=1)
+        assert says in cli.err
+    monkeypatch.setenv("AIRFLOW__DATABASE__SQL_ALCHEMY_CONN", f"sqlite:///{missing}/d.db")
+    cli("diagnose", "statements", "2025-03-31", code=1)
+    assert "metadata database" in cli.err
+    for arguments in (["show"], ["export", "--start", "2025-01-01"], ["breaks"]):
+        assert main([*arguments, "--ledger", f"sqlite:///{missing}/e.db"]) == 1
+    assert main(["migrate", "--sql", "--ledger", f"sqlite:///{missing}/f.db"]) == 0
+    assert list(missing.iterdir()) == []
+    cli("show", "statements")
+    assert set(Path(str(ledger.database.url.database)).parent.iterdir()) == beside
 
 
 @databases("sqlite")

@@ -98,3 +98,17 @@ def test_what_ledger_and_rows_say_of_each_other() -> None:
 
 def test_a_date_without_a_run_never_ran() -> None:
     assert causes(Evidence()) == [Cause.NEVER_RAN]
+
+
+def test_a_purged_date_is_not_said_never_to_have_run() -> None:
+    evidence = Evidence(purged=["statements / post was purged up to 2024-12-31 by ada (two years)"])
+    assert causes(evidence) == [Cause.PURGED]
+    assert "purged" in conclusion(diagnose(evidence), evidence)
+
+
+def test_a_guarded_task_that_listed_nothing_is_not_said_to_be_unguarded() -> None:
+    evidence = Evidence((run(one()),), guarded_tries=1)
+    assert causes(evidence) == [Cause.LISTED_NOTHING]
+    said = conclusion(diagnose(evidence), evidence)
+    assert "listed no document" in said
+    assert "not guarded" not in said

@@ -48,6 +48,11 @@ def test_every_kind_of_mapping_is_one(kind):
     assert document.fingerprint == read(STATEMENT)[0].fingerprint
 
 
+def test_a_byte_order_mark_before_the_name_of_a_field_is_named():
+    with pytest.raises(DocumentError, match=r"'\\ufeffno' begins with a byte order mark.*utf-8-sig"):
+        read({"\ufeffno": "S-1", "amount": "10.00"})
+
+
 def test_the_content_is_not_in_the_key():
     first, second = read(STATEMENT, STATEMENT | {"amount": "99.00"})
     assert first.key_hash == second.key_hash

@@ -96,13 +96,19 @@ class Calendar:
     """Business dates and DAGs.
 
     :param dag_ids: those with anything in the range, sorted.
-    :param cells: by DAG and date; what is missing never ran.
+    :param cells: by DAG and date; what is missing never ran, or was purged.
+    :param purged: up to which date the keys of a DAG were purged, by DAG.
     """
 
     start: date
     end: date
     dag_ids: Sequence[str]
     cells: Mapping[tuple[str, date], DayCell] = field(default_factory=dict)
+    purged: Mapping[str, date] = field(default_factory=dict)
+
+    def is_purged(self, dag_id: str, business_date: date) -> bool:
+        """Return whether keys of a DAG for a date were purged, so that nobody can say that it never ran."""
+        return dag_id in self.purged and business_date <= self.purged[dag_id]
 
     @property
     def volumes(self) -> Sequence[VolumePoint]:

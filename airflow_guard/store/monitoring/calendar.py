@@ -47,7 +47,20 @@ def calendar(scope: Scope, start: date, end: date, deployment: str | None = None
     _add_breaks(scope, cells, start, end, deployment)
     _add_checks(scope, cells, executed_at, start, end, deployment)
     _add_adopted(scope, cells, start, end, deployment)
-    return Calendar(start, end, sorted({dag_id for dag_id, _ in cells}), cells)
+    purged = _purged(scope, start)
+    return Calendar(start, end, sorted({dag_id for dag_id, _ in cells} | purged.keys()), cells, purged)
+
+
+def _purged(scope: Scope, start: date) -> dict[str, date]:
+    """Return up to which date the keys of each DAG were purged, where that reaches into the range."""
+    h = scope.tables.horizon
+    until = sa.func.max(h.c.business_date)
+    found = (
+        sa.select(h.c.key_namespace, until.label("until"))
+        .where(h.c.business_date >= start, *scope.where(h.c.key_namespace))
+        .group_by(h.c.key_namespace)
+    )
+    return {row.key_namespace: row.until for row in scope.rows(found)}
 
 
 def _cell(cells: Cells, dag_id: str, business_date: date) -> DayCell:

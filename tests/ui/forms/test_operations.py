@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import State
 from airflow_guard.store import aliases
+from airflow_guard.store.purge import Purge
 from airflow_guard.store.rename import rename
 from tests.contract.attempts import Attempt, attempt, documents_of
 from tests.databases import databases
@@ -57,6 +58,17 @@ def test_an_operation_is_renamed_after_a_preview(site: Site) -> None:
     (told,) = events(site.ledger, "rename")
     assert (told.actor, told.reason) == ("op", "the task was renamed")
     assert aliases.resolve(site.ledger, "payments", "pay") == ("payments", "pay_out")
+
+
+@OF_EACH
+def test_a_purged_date_reads_purged_in_the_calendar(site: Site) -> None:
+    done(site, "E2E-1", day=DAY - timedelta(days=1))
+    done(site, "E2E-2", day=DAY + timedelta(days=2))
+    assert "purged" not in words(site.get("/"))
+    list(Purge(site.ledger, DAY, "ada", "kept for a year").run())
+    text = words(site.get("/"))
+    assert text.count("purged") == 31 - 2 + 1, "each date up to the horizon, and the legend"
+    assert text.count("never ran") == 1 + 1, "the date between, and the legend"
 
 
 @OF_EACH
