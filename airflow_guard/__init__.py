@@ -13,6 +13,7 @@ from airflow_guard.version import __version__
 if TYPE_CHECKING:
     from airflow_guard.core.alerts.expected import ExpectedOperation as ExpectedOperation
     from airflow_guard.core.dates import business_day as business_day
+    from airflow_guard.core.dates import business_month_end as business_month_end
     from airflow_guard.core.dates import from_asset_extra as from_asset_extra
     from airflow_guard.core.dates import month_end as month_end
     from airflow_guard.core.dates import previous_business_day as previous_business_day
@@ -86,7 +87,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "airflow_guard.core.alerts.expected": ("ExpectedOperation",),
     "airflow_guard.core.dates": (
-        "business_day", "from_asset_extra", "month_end", "previous_business_day", "previous_day", "same_day",
+        "business_day", "business_month_end", "from_asset_extra", "month_end", "previous_business_day", "previous_day",
+        "same_day",
     ),
     "airflow_guard.core.effects": ("Database", "External"),
     "airflow_guard.core.errors": (

@@ -364,3 +364,24 @@ async def user_of_request(request: Any) -> Any:
 
     # The second argument is the same header once more, for the login form of Airflow's API documentation.
     return await get_user(request, None, await bearer_scheme(request))
+
+
+def is_continuous(timetable: object) -> bool:
+    """Return whether a DAG's timetable is that of ``@continuous``."""
+    return type(timetable).__name__ == "ContinuousTimetable"
+
+
+def cron_of(timetable: object) -> tuple[str, bool] | None:
+    """Return the expression of a cron timetable, and whether a run is dated by the one before it, as its data
+    interval begins there. ``None`` for other timetables, also for one that gives partitions.
+
+    3.1 has no timetables of the SDK: the scheduler's own have private names.
+    """
+    name = type(timetable).__name__
+    expression = getattr(timetable, "expression", None) or getattr(timetable, "_expression", None)
+    interval = getattr(timetable, "interval", None) or getattr(timetable, "_interval", None)
+    if name == "CronDataIntervalTimetable" and isinstance(expression, str):
+        return expression, True
+    if name == "CronTriggerTimetable" and isinstance(expression, str) and not interval:
+        return expression, False
+    return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calendar import monthrange
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -80,7 +81,7 @@ class _CalendarRule(OwnDateRule):
 class BusinessDay(_CalendarRule):
     """See ``business_day``."""
 
-    otherwise: OffDay = "error"
+    otherwise: OffDay = "skip"
     _constructor: ClassVar[str] = "business_day"
 
     def __post_init__(self) -> None:
@@ -105,7 +106,7 @@ class BusinessDay(_CalendarRule):
 class PreviousBusinessDay(_CalendarRule):
     """See ``previous_business_day``."""
 
-    otherwise: OnHoliday = "run"
+    otherwise: OnHoliday = "skip"
     _constructor: ClassVar[str] = "previous_business_day"
 
     def __post_init__(self) -> None:
@@ -124,24 +125,59 @@ class PreviousBusinessDay(_CalendarRule):
         return self._closed(given)
 
 
+@dataclass(frozen=True, repr=False)
+class BusinessMonthEnd(_CalendarRule):
+    """See ``business_month_end``."""
+
+    otherwise: OffDay = "skip"
+    _constructor: ClassVar[str] = "business_month_end"
+
+    def __post_init__(self) -> None:
+        self._check_word("otherwise", OffDay)
+        super().__post_init__()
+
+    def date_for(self, own: date) -> date | NoBusinessDate:
+        """Return the own date if it is its month's last business day, else what ``otherwise`` says."""
+        reason = self.refusal(own)
+        if reason is None:
+            return own
+        if self.otherwise not in ("previous", "next"):
+            return self._off_day(reason, skip=self.otherwise == "skip")
+        last = self._last_of_month(own)
+        if self.otherwise == "previous":
+            return last if last < own else self._nearest(own.replace(day=1), -1)
+        return last if last > own else self._last_of_month(days_from(_month_end(own), 1))
+
+    def refusal(self, given: date) -> str | None:
+        """Refuse other days: the rule never gives them, so their keys would meet those of no other run."""
+        last = self._last_of_month(given)
+        if given == last:
+            return None
+        where = self.country or _written(self._days())
+        return f"{given} is not the last business day of its month ({where}), which is {last}"
+
+    def _last_of_month(self, day: date) -> date:
+        return self._nearest(days_from(_month_end(day), 1), -1)
+
+
 def business_day(
     country: str | None = None,
     *,
     subdivision: str | None = None,
-    otherwise: OffDay = "error",
+    otherwise: OffDay = "skip",
     calendar: BusinessCalendar | None = None,
 ) -> OwnDateRule:
     """Return the rule "the run's own date, if it is a business day".
 
     It goes with ``CronDataIntervalTimetable``, whose own date is the day that has just ended.
 
-    >>> business_day("DE", otherwise="skip")
-    business_day('DE', otherwise='skip')
+    >>> business_day("DE")
+    business_day('DE')
 
     :param country: code of a country or market, see ``HolidayCalendar``. May be left out with ``calendar``.
     :param subdivision: a region with holidays of its own, such as ``"BY"``.
-    :param otherwise: on other days: ``"error"`` fails the task, ``"skip"`` skips it, ``"previous"`` and
-        ``"next"`` give the nearest business day before or after. With these two, several runs share a date.
+    :param otherwise: on other days: ``"skip"`` skips the task (default), ``"error"`` fails it, ``"previous"``
+        and ``"next"`` give the nearest business day before or after. With these two, several runs share a date.
     :param calendar: asked in place of the library.
     :raises ConfigurationError: another word, or neither country nor calendar.
     :raises CalendarError: the country is not shaped like a code.
@@ -153,28 +189,59 @@ def previous_business_day(
     country: str | None = None,
     *,
     subdivision: str | None = None,
-    otherwise: OnHoliday = "run",
+    otherwise: OnHoliday = "skip",
     calendar: BusinessCalendar | None = None,
 ) -> OwnDateRule:
     """Return the rule "the last business day before the run's own date".
 
-    It is for cron strings: the run of Monday works on Friday. With ``otherwise="run"`` so do the runs of
-    Saturday and Sunday if the schedule has them, which then meet the same key; ``"skip"`` leaves them out.
+    It is for cron strings: the run of Monday works on Friday. The runs of Saturday and Sunday, if the schedule
+    has them, are skipped; with ``otherwise="run"`` they work on Friday too, and then meet the same key.
     With ``CronDataIntervalTimetable`` the own date is the day before already: use ``business_day``.
 
-    >>> previous_business_day("DE", otherwise="skip")
-    previous_business_day('DE', otherwise='skip')
+    >>> previous_business_day("DE")
+    previous_business_day('DE')
 
     :param country: code of a country or market, see ``HolidayCalendar``. May be left out with ``calendar``.
     :param subdivision: a region with holidays of its own, such as ``"BY"``.
-    :param otherwise: if the own date is not a business day itself: ``"run"`` gives the business day before it
-        anyhow (default), ``"skip"`` skips the task, ``"error"`` fails it. With the last two, a date that a
-        person gives in ``conf`` must be a business day as well.
+    :param otherwise: if the own date is not a business day itself: ``"skip"`` skips the task (default),
+        ``"error"`` fails it, ``"run"`` gives the business day before it anyhow: for a schedule that has no run
+        on the next business day.
     :param calendar: asked in place of the library.
     :raises ConfigurationError: another word, or neither country nor calendar.
     :raises CalendarError: the country is not shaped like a code.
     """
     return PreviousBusinessDay(country, subdivision, otherwise, calendar)
+
+
+def business_month_end(
+    country: str | None = None,
+    *,
+    subdivision: str | None = None,
+    otherwise: OffDay = "skip",
+    calendar: BusinessCalendar | None = None,
+) -> OwnDateRule:
+    """Return the rule "the run's own date, if it is the last business day of its month".
+
+    April 2022 ended on a Saturday: its last business day is Friday, the 29th. ``month_end`` is about the last
+    day of the calendar. As for ``month_end``, ``otherwise="previous"`` goes with one run a month, after the month
+    has ended.
+
+    >>> business_month_end("DE")
+    business_month_end('DE')
+
+    :param country: code of a country or market, see ``HolidayCalendar``. May be left out with ``calendar``.
+    :param subdivision: a region with holidays of its own, such as ``"BY"``.
+    :param otherwise: on other days: ``"skip"`` skips the task (default), ``"error"`` fails it, ``"previous"``
+        and ``"next"`` give the nearest such day before or after. With these two, several runs share a date.
+    :param calendar: asked in place of the library.
+    :raises ConfigurationError: another word, or neither country nor calendar.
+    :raises CalendarError: the country is not shaped like a code.
+    """
+    return BusinessMonthEnd(country, subdivision, otherwise, calendar)
+
+
+def _month_end(day: date) -> date:
+    return day.replace(day=monthrange(day.year, day.month)[1])
 
 
 def _written(calendar: BusinessCalendar) -> str:

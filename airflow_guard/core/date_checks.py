@@ -13,6 +13,8 @@ ABOUT_A_DAY = timedelta(hours=20)
 """Runs due less than this apart may well share a business date: a schedule within the day, with cycles.
 Shorter than the shortest local day (23 h), longer than twice daily."""
 
+_A_YEAR_OF_DAYS = 366
+
 
 @dataclass(frozen=True)
 class DatedRun:
@@ -83,6 +85,35 @@ def check_stored_date(
         f"Nothing was done. If {stored.date} is right, restore what gave it (the rule, the release of the "
         f"calendar library, or a calendar= of your own that answers as before) and clear again.{then}"
     )
+
+
+def in_the_future(resolved: ResolvedDate, facts: RunFacts, now: datetime) -> str | None:
+    """Return a line for the log if a run is about a day that has not begun, or whose data interval is not over.
+
+    :param resolved: its business date.
+    :param facts: what the run offers.
+    :param now: the present instant.
+    :raises BusinessDateError: the date lies more than a year ahead: a slip of the pen. A retry does not help.
+    """
+    today = facts.local_date(now)
+    ahead = (resolved.date - today).days
+    if ahead > _A_YEAR_OF_DAYS:
+        raise BusinessDateError(
+            f"Business date {resolved.date} ({resolved.detail}) of {facts} lies {ahead} days in the future (today is "
+            f"{today}). Nothing was done. Trigger a run with the right date."
+        )
+    if ahead > 0:
+        return (
+            f"Business date {resolved.date} ({resolved.detail}) of {facts} lies in the future (today is {today}). What "
+            "is done now for that date is not done again when it comes."
+        )
+    end = facts.interval_end_at
+    if resolved.source is DateSource.INTERVAL and end is not None and end > now:
+        return (
+            f"The data interval of {facts} ends in the future, at {end.isoformat()}: business date {resolved.date} is "
+            "not over. What is listed later for that date needs a run of its own."
+        )
+    return None
 
 
 def repeated_or_jumped(

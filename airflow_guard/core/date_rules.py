@@ -155,7 +155,7 @@ class PreviousDay(OwnDateRule):
 class MonthEnd(OwnDateRule):
     """See ``month_end``."""
 
-    otherwise: OffDay = "error"
+    otherwise: OffDay = "skip"
     _constructor: ClassVar[str] = "month_end"
 
     def __post_init__(self) -> None:
@@ -235,22 +235,23 @@ def previous_day() -> OwnDateRule:
     return PreviousDay()
 
 
-def month_end(otherwise: OffDay = "error") -> OwnDateRule:
+def month_end(otherwise: OffDay = "skip") -> OwnDateRule:
     """Return the rule "the run's own date, if it is the last day of its month".
 
-    With ``schedule="0 4 * * *"``, whose own date is the day on which the run is due, ``otherwise="skip"``
-    works at 04:00 on 31 January for 31 January. To work in the night after the month has ended, use
+    With ``schedule="0 4 * * *"``, whose own date is the day on which the run is due, it works at 04:00 on 31
+    January for 31 January, and skips the other runs. To work in the night after the month has ended, use
     ``CronDataIntervalTimetable("0 4 * * *", …)``: the run due on 1 February has the own date 31 January. Or
-    run once a month, ``schedule="0 4 1 * *"`` with ``otherwise="previous"``.
+    run once a month, ``schedule="0 4 1 * *"`` with ``otherwise="previous"``. For the last *business* day see
+    ``business_month_end``.
 
     A date that a person gives in ``conf`` must be a month end too.
 
-    >>> month_end(otherwise="skip")
-    month_end(otherwise='skip')
+    >>> month_end(otherwise="previous")
+    month_end(otherwise='previous')
 
-    :param otherwise: on every other day: ``"error"`` fails the task (default: on a monthly schedule another
-        day is a mistake), ``"skip"`` skips it, ``"previous"`` gives the month end before, ``"next"`` the
-        month end to come, which is the end of the own date's month.
+    :param otherwise: on every other day: ``"skip"`` skips the task (default), ``"error"`` fails it,
+        ``"previous"`` gives the month end before, ``"next"`` the month end to come, which is the end of the own
+        date's month.
     :raises ConfigurationError: another word.
     """
     return MonthEnd(otherwise)

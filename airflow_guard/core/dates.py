@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_guard.core.calendar_rules import business_day, previous_business_day
+from airflow_guard.core.calendar_rules import business_day, business_month_end, previous_business_day
 from airflow_guard.core.calendars import BusinessCalendar, HolidayCalendar
 from airflow_guard.core.date_checks import DatedRun, check_stored_date, disagreement, repeated_or_jumped
 from airflow_guard.core.date_rules import (
@@ -49,6 +49,7 @@ __all__ = [
     "ResolvedDate",
     "RunFacts",
     "business_day",
+    "business_month_end",
     "check_stored_date",
     "date_warnings",
     "derived_date",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from airflow_guard.core import dates
 from airflow_guard.core.commands import adopt_command
-from airflow_guard.core.date_checks import DatedRun, check_stored_date, repeated_or_jumped
+from airflow_guard.core.date_checks import DatedRun, check_stored_date, in_the_future, repeated_or_jumped
 from airflow_guard.core.dates import DateSource, NoBusinessDate, ResolvedDate, RunFacts
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def check_date(
     one task have several dates.
 
     :raises DateChangedError: a cleared run now gives another date (not retryable).
+    :raises BusinessDateError: the date lies more than a year in the future (not retryable).
     """
     own = (
         isinstance(resolved, ResolvedDate)
@@ -48,6 +50,9 @@ def check_date(
         return
     for line in dates.date_warnings(facts, business_date, resolved):
         warn(line)
+    early = in_the_future(resolved, facts, datetime.now(UTC))
+    if early:
+        warn(early)
     if facts.run_type == "scheduled" and facts.run_after_at is not None:
         previous = runs.previous_run(identity.dag_id, identity.task_id, facts.run_after_at)
         line_ = repeated_or_jumped(

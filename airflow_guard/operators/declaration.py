@@ -17,6 +17,7 @@ from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks.ledger import ledger_conn_id
 from airflow_guard.operators.calling import Function
+from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
 
 if TYPE_CHECKING:
     from airflow_guard.hooks.settings import GuardSettings
@@ -60,6 +61,7 @@ class Declaration:
         """
         spec = spec_of(self.values, settings)
         ledger_conn_id(self.values.get("ledger_conn_id"), settings)
+        refuse_uncalled_rule(self.values.get("business_date"))
         self._check_key(spec, settings)
         self._check_documents(spec)
         self._check_functions(spec)

@@ -15,6 +15,7 @@ from airflow_guard.hooks.sides import side_engines
 from airflow_guard.operators.business_date import RendersBusinessDate
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.run_context import business_date_of
+from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
 from airflow_guard.store.reconciliation.duplicates import find_duplicates
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class DuplicateCheckOperator(RendersBusinessDate, BaseOperator):
             raise ConfigurationError("The side has no key=: nothing says what must not occur twice.")
         if on_break not in get_args(OnRepeatedKey):
             raise ConfigurationError(f"on_break={on_break!r}: use {one_of(get_args(OnRepeatedKey))}.")
+        refuse_uncalled_rule(business_date)
         self.side = side
         self.rules = Rules(group_by=group_by, max_breaks=max_breaks)
         self.on_break = on_break

@@ -20,6 +20,7 @@ from airflow_guard.operators.declaration import Declaration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.links import GuardLink
 from airflow_guard.operators.mapping import GuardedPartial, no_role, refuse_second_key, taking
+from airflow_guard.operators.scheduled_dates import refuse_undated_runs
 from airflow_guard.operators.task_try import GuardedTry, skipped_by_callable
 from airflow_guard.operators.waiting import Wait, wait_over
 
@@ -241,6 +242,7 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
         super(IdempotentOperator, type(self)).dag.__set__(self, dag)  # type: ignore[attr-defined]
         if dag is not None and not self._unmapped:
             refuse_second_key(dag, self.declaration)
+            refuse_undated_runs(dag, self.task_id, self.business_date)
 
     def _convert_is_setup(self, value: bool) -> bool:  # noqa: FBT001 - Airflow's name and form
         return self._no_role("setup", value)

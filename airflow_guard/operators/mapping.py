@@ -18,6 +18,7 @@ from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.declaration import Declaration, not_mapped, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
+from airflow_guard.operators.scheduled_dates import refuse_undated_runs
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, XComArg
@@ -72,6 +73,8 @@ def checked(operator: MappedOperator) -> MappedOperator:
     declaration.check(GuardSettings.read())
     if operator.dag is not None:
         refuse_second_key(operator.dag, declaration)
+        if "business_date" not in declaration.mapped | declaration.perhaps:
+            refuse_undated_runs(operator.dag, operator.task_id, declaration.values.get("business_date"))
     # Airflow makes the operator itself, so it cannot be asked for another class.
     operator.__class__ = (
         _GuardedDecorated if isinstance(operator, DecoratedMappedOperator) else _GuardedMapped

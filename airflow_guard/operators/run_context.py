@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.dates import NoBusinessDate, RunFacts, resolve_business_date
 from airflow_guard.core.guard import TaskIdentity
+from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -30,6 +31,7 @@ def business_date_of(context: Mapping[str, Any], business_date: OperatorDate = N
     :raises BusinessDateError: no date, or one that cannot be read. A retry does not help.
     :raises AirflowSkipException: the rule says that there is nothing to do in this run.
     """
+    refuse_uncalled_rule(business_date)
     if isinstance(business_date, str):
         business_date = context["task"].render_template(business_date, context)
     resolved = resolve_business_date(run_facts(context), business_date)

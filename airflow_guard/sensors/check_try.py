@@ -16,7 +16,7 @@ from airflow_guard.airflow_compat import AirflowSkipException, hostname, let_thr
 from airflow_guard.core import dates
 from airflow_guard.core.check_report import changed_since, difference_of, found_breaks, totals_of
 from airflow_guard.core.checks import CheckOutcome, Progress, Step, step_after
-from airflow_guard.core.date_checks import DatedRun, check_stored_date, repeated_or_jumped
+from airflow_guard.core.date_checks import DatedRun, check_stored_date, in_the_future, repeated_or_jumped
 from airflow_guard.core.dates import DateSource, NoBusinessDate, ResolvedDate, resolve_business_date
 from airflow_guard.core.errors import (
     ConfigurationError,
@@ -348,6 +348,9 @@ class CheckTry:
             return
         for line in dates.date_warnings(facts, rule, resolved):
             log.warning(line)
+        early = in_the_future(resolved, facts, datetime.now(UTC))
+        if early:
+            log.warning(early)
         if facts.run_type == "scheduled" and facts.run_after_at is not None:
             previous = store.previous_run(who.dag_id, who.task_id, facts.run_after_at)
             run = DatedRun(*previous) if previous else None

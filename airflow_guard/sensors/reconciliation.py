@@ -23,6 +23,7 @@ from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.business_date import RendersBusinessDate
 from airflow_guard.operators.failures import GuardTimeout, as_airflow
 from airflow_guard.operators.links import GuardLink
+from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
 from airflow_guard.sensors.asking import BreakDesk, why_not_asked
 from airflow_guard.sensors.check_try import CheckTry
 from airflow_guard.sensors.declaration import SensorSpec, check_names, check_sensor_words
@@ -155,6 +156,7 @@ class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
                 "Give it to the task itself."
             )
         find_ledger(self.ledger_conn_id, self.guard_settings)
+        refuse_uncalled_rule(self.business_date)
         dag = self.get_dag()
         check_names(self.task_id, dag.dag_id if dag else None, values, self.guard_settings.deployment)
         self._refuse_second_operation()

@@ -67,7 +67,7 @@ def test_business_days_of_countries_and_markets(country, subdivision, day, is_op
 def test_c11_a_day_that_closes_early_is_a_business_day(day):
     assert HolidayCalendar("XNYS").is_business_day(day)
     after = day + timedelta(days=1)
-    assert resolve_business_date(run(after), previous_business_day("XNYS")).date == day
+    assert resolve_business_date(run(after), previous_business_day("XNYS", otherwise="run")).date == day
 
 
 def test_c11_previous_business_day_over_easter_and_the_turn_of_the_year():
@@ -84,11 +84,13 @@ def test_a_holiday_is_skipped_or_refused_as_the_rule_says():
     skipped = resolve_business_date(unity, previous_business_day("DE", otherwise="skip"))
     assert skipped == NoBusinessDate(
         "2025-10-03 is not a business day (DE), and "
-        "business_date=previous_business_day('DE', otherwise='skip') skips such days."
+        "business_date=previous_business_day('DE') skips such days."
     )
     with pytest.raises(BusinessDateError, match=r"2025-10-03 is not a business day \(DE\)"):
         resolve_business_date(unity, previous_business_day("DE", otherwise="error"))
-    assert resolve_business_date(unity, previous_business_day("DE")).date == date(2025, 10, 2)
+    assert resolve_business_date(unity, previous_business_day("DE", otherwise="run")).date == date(
+        2025, 10, 2
+    )
     assert resolve_business_date(unity, business_day("DE", otherwise="next")).date == date(2025, 10, 6)
 
 
@@ -150,7 +152,7 @@ sys.modules["holidays"] = None
 from datetime import date
 from airflow_guard.core.dates import previous_business_day
 from airflow_guard.core.errors import CalendarError
-rule = previous_business_day("DE", otherwise="skip")
+rule = previous_business_day("DE", otherwise="run")
 print(rule)
 try:
     rule.date_for(date(2025, 1, 10))
@@ -163,7 +165,7 @@ def test_without_the_library_a_dag_parses_and_its_task_says_what_to_install():
     ran = subprocess.run(
         [sys.executable, "-c", WITHOUT_LIBRARY], cwd=PROJECT, capture_output=True, text=True, check=True
     )
-    assert "previous_business_day('DE', otherwise='skip')" in ran.stdout
+    assert "previous_business_day('DE', otherwise='run')" in ran.stdout
     assert "pip install 'airflow-guard[calendars]'" in ran.stdout
 
 

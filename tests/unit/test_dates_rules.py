@@ -23,6 +23,7 @@ from airflow_guard.core.dates import (
     OwnDateRule,
     RunFacts,
     business_day,
+    business_month_end,
     from_asset_extra,
     month_end,
     previous_business_day,
@@ -113,7 +114,7 @@ def test_month_end(own):
         for otherwise in ("error", "skip", "previous", "next"):
             assert outcome(month_end(otherwise=otherwise), own) == own
         return
-    assert outcome(month_end(), own) is BusinessDateError
+    assert outcome(month_end(), own) is None
     assert outcome(month_end(otherwise="error"), own) is BusinessDateError
     assert outcome(month_end(otherwise="skip"), own) is None
     assert outcome(month_end(otherwise="next"), own) == last
@@ -131,8 +132,7 @@ def test_a_skip_says_why():
         dag_id="d", run_id="r", run_type="manual", timezone=UTC, partition_date=date(2025, 3, 30)
     )
     assert resolve_business_date(facts, month_end(otherwise="skip")) == NoBusinessDate(
-        "2025-03-30 is not the last day of its month, and business_date=month_end(otherwise='skip') "
-        "skips such days."
+        "2025-03-30 is not the last day of its month, and business_date=month_end() skips such days."
     )
 
 
@@ -141,7 +141,7 @@ def test_a_skip_says_why():
 
 @given(DAYS)
 def test_previous_business_day_is_the_last_one_before(own):
-    found = outcome(previous_business_day(calendar=WEEKDAYS), own)
+    found = outcome(previous_business_day(calendar=WEEKDAYS, otherwise="run"), own)
     assert found < own
     assert WEEKDAYS.is_business_day(found)
     between = [found + timedelta(days=n) for n in range(1, (own - found).days)]
@@ -150,7 +150,7 @@ def test_previous_business_day_is_the_last_one_before(own):
 
 @given(DAYS)
 def test_previous_business_day_minds_the_own_date_only_if_told_to(own):
-    plain = outcome(previous_business_day(calendar=WEEKDAYS), own)
+    plain = outcome(previous_business_day(calendar=WEEKDAYS, otherwise="run"), own)
     skip = outcome(previous_business_day(calendar=WEEKDAYS, otherwise="skip"), own)
     error = outcome(previous_business_day(calendar=WEEKDAYS, otherwise="error"), own)
     if WEEKDAYS.is_business_day(own):
@@ -188,8 +188,44 @@ def test_c11_previous_business_day_of_two_releases_of_a_calendar():
 
 
 def test_a_calendar_without_business_days_is_an_error_not_an_endless_search():
-    assert outcome(previous_business_day(calendar=Never()), date(2025, 1, 10)) is CalendarError
+    assert (
+        outcome(previous_business_day(calendar=Never(), otherwise="run"), date(2025, 1, 10)) is CalendarError
+    )
     assert outcome(business_day(calendar=Never(), otherwise="next"), date(2025, 1, 10)) is CalendarError
+
+
+# --- the month's last business day -----------------------------------------------------------------------
+
+
+def test_d13_the_last_business_day_of_a_month_that_ends_on_a_weekend():
+    rule = business_month_end(calendar=WEEKDAYS)
+    assert outcome(rule, date(2022, 4, 29)) == date(2022, 4, 29)  # a Friday, the 30th is a Saturday
+    assert outcome(rule, date(2022, 4, 30)) is None
+    assert (
+        outcome(business_month_end(calendar=WEEKDAYS, otherwise="error"), date(2022, 4, 30))
+        is BusinessDateError
+    )
+    before = business_month_end(calendar=WEEKDAYS, otherwise="previous")
+    assert [outcome(before, date(2022, 4, 28 + n)) for n in range(3)] == [
+        date(2022, 3, 31), date(2022, 4, 29), date(2022, 4, 29)
+    ]  # fmt: skip
+    assert outcome(before, date(2022, 5, 1)) == date(2022, 4, 29)
+    after = business_month_end(calendar=WEEKDAYS, otherwise="next")
+    assert outcome(after, date(2022, 4, 2)) == date(2022, 4, 29)
+    assert outcome(after, date(2022, 4, 30)) == date(2022, 5, 31)
+    assert rule.refusal(date(2022, 4, 30)) is not None
+    assert rule.refusal(date(2022, 4, 29)) is None
+
+
+@given(DAYS, st.sampled_from(["previous", "next"]))
+def test_d13_a_substitute_for_the_last_business_day_is_one_and_the_nearest(own, otherwise):
+    strict = business_month_end(calendar=WEEKDAYS, otherwise="error")
+    assume(outcome(strict, own) is BusinessDateError)
+    found = outcome(business_month_end(calendar=WEEKDAYS, otherwise=otherwise), own)
+    assert strict.refusal(found) is None
+    first, last = sorted((own, found))
+    between = [first + timedelta(days=n) for n in range(1, (last - first).days)]
+    assert all(strict.refusal(day) for day in between)
 
 
 # --- rules as values -----------------------------------------------------------------------------------
@@ -198,12 +234,14 @@ RULES = [
     same_day(),
     previous_day(),
     month_end(),
-    month_end("skip"),
+    month_end("error"),
     month_end(otherwise="previous"),
     business_day("DE"),
     business_day("DE", subdivision="BY", otherwise="next"),
     previous_business_day("DE"),
-    previous_business_day("DE", otherwise="skip"),
+    previous_business_day("DE", otherwise="run"),
+    business_month_end("DE"),
+    business_month_end("DE", otherwise="previous"),
     previous_business_day("US", subdivision="NY", otherwise="error"),
     previous_business_day(calendar=HolidayCalendar("DE", "BY")),
     from_asset_extra(),
@@ -231,7 +269,7 @@ def test_the_text_of_a_rule_is_the_same_in_every_process():
         "from airflow_guard.core.dates import previous_business_day\n"
         "class Bank:\n"
         "    def is_business_day(self, day, /): return True\n"
-        "print(previous_business_day(calendar=Bank(), otherwise='skip'))"
+        "print(previous_business_day(calendar=Bank(), otherwise='run'))"
     )
     printed = {
         subprocess.run(
@@ -239,7 +277,7 @@ def test_the_text_of_a_rule_is_the_same_in_every_process():
         ).stdout
         for _ in range(2)
     }
-    assert printed == {"previous_business_day(otherwise='skip', calendar=Bank())\n"}
+    assert printed == {"previous_business_day(otherwise='run', calendar=Bank())\n"}
 
 
 @pytest.mark.parametrize(
@@ -287,7 +325,7 @@ def test_a_rule_of_ones_own_that_returns_an_instant_is_refused():
 
 @given(DAYS, st.sampled_from(["previous", "next"]))
 def test_a_substitute_is_a_date_that_the_rule_itself_accepts(own, otherwise):
-    strict = month_end()
+    strict = month_end("error")
     assume(outcome(strict, own) is BusinessDateError)
     assert strict.refusal(outcome(month_end(otherwise), own)) is None
 
