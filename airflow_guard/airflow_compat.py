@@ -311,6 +311,17 @@ def hostname() -> str:
     return str(get_hostname())  # type: ignore[no-untyped-call]
 
 
+def count_of_instances(ti: Any) -> int | None:
+    """Return how many instances a mapped task has in this run, ``None`` if Airflow does not say.
+
+    :param ti: one of them, at work in this process.
+    """
+    try:
+        return int(ti.get_ti_count(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])) or None
+    except Exception:  # noqa: BLE001 - a figure for people: it keeps no task from its work
+        return None
+
+
 def runs_in_this_process() -> bool:
     """Return whether a task runs in the process that asked for it, as ``dag.test()`` does."""
     runner = sys.modules.get("airflow.sdk.execution_time.task_runner")

@@ -10,7 +10,7 @@ from typing import Any
 
 OUTPUTS = ("table", "json", "yaml", "plain")
 SEVERITIES = ("high", "medium", "low")
-STATES = ("unfinished", "in_doubt", "in_progress", "rejected", "failed", "follow_up", "completed")
+STATES = ("unfinished", "in_doubt", "in_progress", "rejected", "failed", "follow_up", "dropped", "completed")
 
 
 BREAK_STATES = ("open", "explained", "resolved")

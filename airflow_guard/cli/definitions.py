@@ -16,6 +16,7 @@ COMMANDS: tuple[Command, ...] = (
     ledger_commands.MIGRATE,
     key_commands.SHOW,
     key_commands.RESOLVE,
+    key_commands.DROP,
     key_commands.BREAKS,
     key_commands.ADOPT,
     key_commands.RENAME,

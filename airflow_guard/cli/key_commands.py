@@ -68,7 +68,10 @@ RESOLVE = Command(
             "--did-not-happen", action="store_true", help="in doubt: it did not; the next run executes it"
         ),
         Argument("--waive", action="store_true", help="rejected: settled another way, counts as completed"),
-        Argument("--send-again", action="store_true", help="rejected: the next run executes it again"),
+        Argument(
+            "--send-again", action="store_true", help="rejected or dropped: the next run executes it again"
+        ),
+        Argument("--drop", action="store_true", help="failed: it is not to be done any more"),
         Argument(
             "--followed-up", action="store_true", help="effect done, follow-up failed: that is finished too"
         ),
@@ -87,6 +90,31 @@ RESOLVE = Command(
     epilog="examples:\n"
     '  airflow-guard resolve --key 3f21ab --happened --reason "seen in the bank\'s statement 77"\n'
     '  airflow-guard resolve payments 2025-03-31 send PAY-17 --did-not-happen --reason "not in their file"',
+)
+
+DROP = Command(
+    "drop",
+    "Say that documents that were listed and are not done are not to be done any more",
+    "airflow_guard.cli.drop:run",
+    (
+        Argument("dag", metavar="DAG", help="a DAG (or key_namespace)"),
+        Argument("date", metavar="DATE", help="its business date, YYYY-MM-DD"),
+        Argument("operation", metavar="OPERATION", help="the operation (by default the task_id)"),
+        Argument("documents", nargs="*", metavar="DOCUMENT", help="documents; none: the run as a whole"),
+        Argument("--all", action="store_true", help="all that were listed, are not done and can be dropped"),
+        CYCLE,
+        REASON,
+        ACTOR,
+        DRY_RUN,
+        OUTPUT,
+        *LEDGER,
+    ),
+    description="For what a later try of the run does not list any more, and what failed and is not wanted any more. What is "
+    "in doubt has to be settled first. All of them are dropped, or none. Listed again they are held back, until "
+    "resolve --send-again.",
+    epilog="examples:\n"
+    '  airflow-guard drop payments 2025-03-31 send PAY-17 --reason "withdrawn by the customer, ticket 77"\n'
+    '  airflow-guard drop payments 2025-03-31 send --all --reason "the file was wrong" --dry-run',
 )
 
 BREAKS = Command(

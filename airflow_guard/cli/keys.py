@@ -9,7 +9,7 @@ from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.output import age, instant
 from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.dates import parse_business_date
-from airflow_guard.core.decisions import DECISIONS_OF, Decision, Situation
+from airflow_guard.core.decisions import DECISIONS_OF, UNFINISHED, Decision, Situation
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import normalise_document
 from airflow_guard.core.results import decode_result, has_result
@@ -28,14 +28,15 @@ SHORT_KEY = 10
 STYLES = {
     Situation.IN_DOUBT: "bold red", Situation.FOLLOW_UP_OPEN: "bold red", Situation.REJECTED: "yellow",
     Situation.FAILED: "yellow", Situation.ABANDONED: "yellow", Situation.RUNNING: "cyan",
-    Situation.FOLLOW_UP_RUNNING: "cyan", Situation.DONE: "green",
+    Situation.FOLLOW_UP_RUNNING: "cyan", Situation.DONE: "green", Situation.DROPPED: "green",
 }  # fmt: skip
 SITUATIONS = {
-    "unfinished": frozenset(Situation) - {Situation.DONE},
+    "unfinished": UNFINISHED,
     "in_doubt": frozenset({Situation.IN_DOUBT}),
     "in_progress": frozenset({Situation.RUNNING, Situation.ABANDONED}),
     "rejected": frozenset({Situation.REJECTED}),
     "failed": frozenset({Situation.FAILED}),
+    "dropped": frozenset({Situation.DROPPED}),
     "follow_up": frozenset({Situation.FOLLOW_UP_OPEN}),
     "completed": frozenset({Situation.DONE, Situation.FOLLOW_UP_RUNNING, Situation.FOLLOW_UP_OPEN}),
 }
@@ -46,6 +47,7 @@ _WORDS = {
     Decision.DID_NOT_HAPPEN: "it did not happen",
     Decision.WAIVE: "settled another way",
     Decision.SEND_AGAIN: "try it again",
+    Decision.DROP: "it is not to be done any more",
     Decision.FOLLOWED_UP: "that is finished too",
 }
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import shlex
+from typing import TYPE_CHECKING
 
 from airflow_guard.core.decisions import Decision
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROGRAM = "airflow-guard"
 # Up to the last @, since a password that was not encoded may hold one; and a query parameter of some drivers.
@@ -57,6 +61,29 @@ def resolve_document_command(
     words = [namespace, day, operation, *([] if document is None else [document])]
     named = " ".join(shlex.quote(word) for word in words)
     return f'{PROGRAM} resolve{_ledger_option(ledger)} {named} {Decision.of(decision).option} --reason "…"'
+
+
+def drop_command(
+    space: tuple[str, str, str], documents: Sequence[str | None], *, every: bool = False, cycle: str = "",
+    ledger: str | None = None,
+) -> str:  # fmt: skip
+    """Return the command line that drops documents that were listed and are not done.
+
+    >>> drop_command(("payments", "send", "2026-01-30"), ["PAY-18"])
+    'airflow-guard drop payments 2026-01-30 send PAY-18 --reason "…"'
+    >>> drop_command(("payments", "send", "2026-01-30"), ["PAY-18"], every=True)
+    'airflow-guard drop payments 2026-01-30 send --all --reason "…"'
+
+    :param space: key namespace, operation and business date.
+    :param documents: none of them is the run as a whole, or it is the only one.
+    :param every: all that nobody lists any more.
+    :param ledger: as for :func:`resolve_command`.
+    """
+    namespace, operation, day = space
+    named = ["--all"] if every else [shlex.quote(each) for each in documents if each is not None]
+    words = [*(shlex.quote(word) for word in (namespace, day, operation)), *named]
+    words += [f"--cycle {shlex.quote(cycle)}"] if cycle else []
+    return f'{PROGRAM} drop{_ledger_option(ledger)} {" ".join(words)} --reason "…"'
 
 
 def adopt_command(namespace: str, operation: str, *, ledger: str | None = None) -> str:

@@ -6,7 +6,8 @@ decision            leaves                                         leads to
 ``happened``        ``in_doubt``                                   ``completed``
 ``did_not_happen``  ``in_doubt``                                   ``failed``: may run again
 ``waive``           ``rejected``                                   ``completed``, no effect
-``send_again``      ``rejected``                                   ``failed``: may run again
+``send_again``      ``rejected`` or ``dropped``                    ``failed``: may run again
+``drop``            ``failed``, or given up before it began        ``dropped``: not done, not to be
 ``followed_up``     ``completed``, the part after the effect       the same, settled
                     failed
 ==================  =============================================  =======================
@@ -37,6 +38,7 @@ class Decision(StrEnum):
     DID_NOT_HAPPEN = "did_not_happen"
     WAIVE = "waive"
     SEND_AGAIN = "send_again"
+    DROP = "drop"
     FOLLOWED_UP = "followed_up"
 
     @staticmethod
@@ -67,16 +69,20 @@ class Situation(StrEnum):
     DONE = "done"
     FAILED = "failed"
     REJECTED = "rejected"
+    DROPPED = "dropped"
 
 
 DECISIONS_OF: Mapping[Situation, tuple[Decision, ...]] = {
     Situation.IN_DOUBT: (Decision.HAPPENED, Decision.DID_NOT_HAPPEN),
     Situation.REJECTED: (Decision.WAIVE, Decision.SEND_AGAIN),
     Situation.FOLLOW_UP_OPEN: (Decision.FOLLOWED_UP,),
+    Situation.FAILED: (Decision.DROP,),
+    Situation.ABANDONED: (Decision.DROP,),
+    Situation.DROPPED: (Decision.SEND_AGAIN,),
 }
 """What may be decided; in every other situation there is nothing to decide."""
 
-UNFINISHED = frozenset(Situation) - {Situation.DONE}
+UNFINISHED = frozenset(Situation) - {Situation.DONE, Situation.DROPPED}
 
 
 class Standing(Protocol):
@@ -136,6 +142,10 @@ CONSEQUENCES: Mapping[Decision, Consequence] = {
         "send_again", "send_again", State.FAILED, "to be sent again", together=False,
         meaning="The next run executes it again.",
     ),
+    Decision.DROP: Consequence(
+        "drop", "drop", State.DROPPED, "dropped", together=False,
+        meaning="It was not done, and is not to be. Listed again it is held back, until it is sent again.",
+    ),
     Decision.FOLLOWED_UP: Consequence(
         "follow_up_settled", "settle_follow_up", State.COMPLETED, "follow-up settled", together=True,
         meaning="The task no longer fails for it. The effect is not repeated.",
@@ -157,6 +167,7 @@ def situation_of(row: Standing) -> Situation:
         State.IN_DOUBT: Situation.IN_DOUBT,
         State.FAILED: Situation.FAILED,
         State.REJECTED: Situation.REJECTED,
+        State.DROPPED: Situation.DROPPED,
     }[row.state]
 
 
@@ -164,7 +175,7 @@ _EXPLANATIONS: Mapping[Situation, str] = {
     Situation.RUNNING: "An attempt is at work on it. Wait for it to end.",
     Situation.ABANDONED: (
         "The attempt is gone, and its effect had not begun. There is nothing to settle: the next run takes "
-        "it over by itself."
+        "it over by itself. If it is not to be done any more, drop it."
     ),
     Situation.IN_DOUBT: (
         "The effect may or may not have happened, and nothing repeats it. Ask the receiver about the "
@@ -175,7 +186,11 @@ _EXPLANATIONS: Mapping[Situation, str] = {
         "The effect is done, what follows it in the callable is not. Finish that by hand, then say so."
     ),
     Situation.DONE: "Done. It is not executed again, unless a person authorises it (airflow-guard rerun).",
-    Situation.FAILED: "The effect has not happened. There is nothing to settle: the next run executes it.",
+    Situation.FAILED: (
+        "The effect has not happened. There is nothing to settle: the next run executes it. If it is not to be done any "
+        "more, drop it."
+    ),
+    Situation.DROPPED: "Not done, and a person has said that it is not to be. To do it after all, send it again.",
     Situation.REJECTED: (
         "The business refused it; it is not tried again. Waive it, or send it again once the cause is gone."
     ),

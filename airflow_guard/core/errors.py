@@ -9,7 +9,9 @@
     │   ├── DateChangedError          a cleared run now gives another date
     │   └── CalendarError             unknown calendar, or its library is not installed
     ├── DocumentError                 a document that cannot be a key
-    │   └── DuplicateDocumentError    one document twice in a batch, with different content
+    │   ├── DuplicateDocumentError    one document twice in a batch, with different content
+    │   └── RepeatedDocument          one document twice in a listing, and on_repeated="fail"
+    ├── UnexpectedListing             fewer, more or another total than expected  (a retry helps)
     ├── ResultError                   a result that cannot be stored
     ├── TransactionError              the callable ended a transaction that is not its own
     ├── LedgerError                   the ledger cannot answer
@@ -28,6 +30,8 @@
     │   ├── OtherDeployment           another deployment has this key
     │   ├── ContentChanged            done before with other content
     │   ├── DuplicateRefused          done before, and on_duplicate="fail"
+    │   ├── DroppedBefore             a person has said that it is not to be done
+    │   ├── Forgotten                 listed by an earlier try of the run, not done, not listed now
     │   ├── KeyDrift                  done before under a key of another shape
     │   ├── NotGuardedThen            dated before the ledger kept watch
     │   ├── BeforeHorizon             dated when keys were purged
@@ -97,6 +101,19 @@ class DocumentError(GuardError):
 
 class DuplicateDocumentError(DocumentError):
     """One document occurs twice in a batch with different content."""
+
+
+class RepeatedDocument(DocumentError):
+    """One document is listed more than once, and ``on_repeated="fail"``; nothing was executed."""
+
+
+class UnexpectedListing(GuardError):
+    """A listing has fewer or more documents than expected, another total, or none and ``on_empty="fail"``.
+
+    Nothing was executed. Another try lists again: the file may be complete by then.
+    """
+
+    retryable = True
 
 
 class ResultError(GuardError):
@@ -186,6 +203,21 @@ class ContentChanged(BlockedError):
 
 class DuplicateRefused(BlockedError):
     """The key is done, and ``on_duplicate="fail"``."""
+
+
+class DroppedBefore(BlockedError):
+    """A person has dropped the document: it was not done, and is not to be."""
+
+
+class Forgotten(BlockedError):
+    """Documents that an earlier try of this run listed are not done, and this try does not list them any more.
+
+    :param retryable: whether another try may find them done: other instances of a mapped task may list them now.
+    """
+
+    def __init__(self, message: str, *, retryable: bool = False) -> None:
+        super().__init__(message)
+        self.retryable = retryable  # type: ignore[misc]
 
 
 class KeyDrift(BlockedError):

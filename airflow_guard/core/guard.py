@@ -29,6 +29,7 @@ class Verdict(StrEnum):
     DOUBT = "doubt"
     FOLLOW_UP = "follow_up"
     REJECTED = "rejected"
+    DROPPED = "dropped"
     OTHER_RUN = "other_run"
     OTHER_DEPLOYMENT = "other_deployment"
     NOT_GUARDED = "not_guarded"
@@ -55,6 +56,11 @@ class TaskIdentity:
     host: str = ""
     pid: int = 0
     started_at: datetime | None = None
+
+    @property
+    def task(self) -> tuple[str, str, str, int]:
+        """Which task of which run, whatever the try."""
+        return self.dag_id, self.run_id, self.task_id, self.map_index
 
     @property
     def automatic(self) -> bool:
@@ -178,6 +184,7 @@ def judge_state(row: LedgerRow) -> Verdict:
     return {
         State.COMPLETED: Verdict.DONE,
         State.REJECTED: Verdict.REJECTED,
+        State.DROPPED: Verdict.DROPPED,
         State.IN_DOUBT: Verdict.DOUBT,
         State.FAILED: Verdict.CLAIM,
     }[row.state]

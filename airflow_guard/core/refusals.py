@@ -8,6 +8,7 @@ from airflow_guard.core.commands import resolve_command, show_command
 from airflow_guard.core.errors import (
     BlockedError,
     ContentChanged,
+    DroppedBefore,
     DuplicateRefused,
     FollowUpFailed,
     InProgressElsewhere,
@@ -36,6 +37,8 @@ def refusal(
         Verdict.OTHER_DEPLOYMENT: _other_deployment,
         Verdict.DONE: _duplicate,
     }
+    if judgement.verdict is Verdict.DROPPED:
+        return _dropped(key, row, ledger)
     if judgement.verdict is Verdict.CHANGED:
         return _changed(key, row, judgement, ledger)
     if judgement.verdict is Verdict.FOLLOW_UP:
@@ -82,6 +85,13 @@ def _follow_up(key: str, row: LedgerRow, ledger: str | None) -> FollowUpFailed:
 def _duplicate(key: str, row: LedgerRow) -> DuplicateRefused:
     return DuplicateRefused(
         f'{key} was done by {row.done_by}, and on_duplicate="fail". Nothing was executed.'
+    )
+
+
+def _dropped(key: str, row: LedgerRow, ledger: str | None) -> DroppedBefore:
+    return DroppedBefore(
+        f"{key} was not done, and is not to be: {row.error or 'dropped'}. It is listed again; nothing was executed. To do it "
+        f"after all: {resolve_command(row.key_hash, decision='send_again', ledger=ledger)}"
     )
 
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.errors import DocumentsFailed, GuardError, TooManyRejected
+from airflow_guard.core.reconciliation.amounts import shown
 from airflow_guard.core.redaction import described, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow_guard.core.doubts import Doubt
+    from airflow_guard.core.expectations import Expected
 
 SAMPLE = 20
 """Documents and errors that are named; the rest is counted. XCom and logs are read by people."""
@@ -25,7 +28,9 @@ class Outcome(StrEnum):
     """What became of one document in this try.
 
     ``WAITING``: another attempt is at work on it. ``RELEASED``: claimed, then given back untouched because the
-    task stops. ``OBSERVED``: executed in observe mode although it would have been blocked.
+    task stops. ``OBSERVED``: executed in observe mode although it would have been blocked. ``REPEATED``: another mention
+    of a document that this try has listed already. ``FORGOTTEN``: not listed by this try, but by an earlier one of its
+    run, and not done.
     """
 
     EXECUTED = "executed"
@@ -38,9 +43,13 @@ class Outcome(StrEnum):
     WAITING = "waiting"
     RELEASED = "released"
     OBSERVED = "observed"
+    REPEATED = "repeated"
+    FORGOTTEN = "forgotten"
 
 
-_FAILURES = (Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.WAITING, Outcome.RELEASED)
+_FAILURES = (
+    Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.WAITING, Outcome.RELEASED, Outcome.FORGOTTEN,
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -70,6 +79,10 @@ class Report:
     hold. ``note``: what else the person who reads of the failure must know. ``earlier``: how many of the
     executed ones an earlier pass of this try had executed, before it waited. ``settled``: the words of the people who
     have settled what is replayed, by document. ``waive_command``: gives the command line that waives a rejected document.
+    ``own_replays``: how many of the replayed ones an earlier try of the same task and run had done. ``expected`` and
+    ``listed_total``: what the listing was compared with, and what its amounts came to. ``listed``: how many documents a
+    listing had that was refused as a whole. ``remark``: what is wrong with a listing that is worked through all the same.
+    ``forgotten``: what earlier tries have left.
     """
 
     def __init__(self, *, single: bool = False) -> None:
@@ -88,6 +101,12 @@ class Report:
         self.note = ""
         self.settled: dict[str, str] = {}
         self.waive_command: Callable[[str | None], str] | None = None
+        self.own_replays = 0
+        self.expected: Expected | None = None
+        self.listed_total: Decimal | None = None
+        self.listed = 0
+        self.remark = ""
+        self.forgotten: GuardError | None = None
         self._tallies: dict[tuple[Outcome, str], _Tally] = {}
 
     def add(self, outcome: Outcome, document: str | None, because: str = "") -> None:
@@ -160,8 +179,8 @@ class Report:
 
     @property
     def documents(self) -> int:
-        """How many documents were listed."""
-        return sum(self.counts.values())
+        """How many documents were listed, each mention."""
+        return max(sum(self.counts.values()) - self.counts[Outcome.FORGOTTEN], self.listed)
 
     @property
     def failures(self) -> int:
@@ -186,6 +205,9 @@ class Report:
             **counted,
             **({"failed_documents": failed} if failed else {}),
             **({"settled": self.settled} if self.settled else {}),
+            **({"expected": self.expected.describe()} if self.expected is not None else {}),
+            **({"listed_total": shown(self.listed_total)} if self.listed_total is not None else {}),
+            **({"remark": self.remark} if self.remark else {}),
         }
 
     def task_run_counts(self) -> Mapping[str, int]:
@@ -193,7 +215,19 @@ class Report:
         counts = {outcome.value: count for outcome, count in self.counts.items()}
         executed = self.counts[Outcome.EXECUTED] + self.counts[Outcome.OBSERVED]
         replayed = self.counts[Outcome.REPLAYED] + self.counts[Outcome.SKIPPED]
-        return {**counts, "documents": self.documents, "executed": executed, "replayed": replayed}
+        own = {"executed": executed, "replayed": replayed, "own_replays": self.own_replays}
+        return {**counts, "documents": self.documents, **own}
+
+    def expectation(self) -> Mapping[str, Any]:
+        """Return what was expected as ``guard_task_run`` stores it."""
+        wanted = self.expected
+        total = wanted.total if wanted is not None and isinstance(wanted.total, (int, Decimal)) else None
+        return {
+            "expected_least": wanted.least if wanted is not None else None,
+            "expected_most": wanted.most if wanted is not None else None,
+            "expected_total": None if total is None else shown(Decimal(total)),
+            "listed_total": None if self.listed_total is None else shown(self.listed_total),
+        }
 
     def failure(self, what: str, max_rejected: int = 0) -> GuardError | None:
         """Return the error that ends the task, ``None`` if it succeeded.
@@ -204,6 +238,8 @@ class Report:
         rejected = self.counts[Outcome.REJECTED]
         if isinstance(self.problem, GuardError):
             return self.problem
+        if self.forgotten is not None and self.failures == self.counts[Outcome.FORGOTTEN]:
+            return self.forgotten
         if self.failures:
             return self._documents_failed(what)
         if self.stopped is not None:

@@ -18,6 +18,7 @@ class State(StrEnum):
     * ``COMPLETED``: the effect is done. Never executed again without a person's authorisation (a rerun).
     * ``FAILED``: the effect has certainly not happened. May be claimed again.
     * ``REJECTED``: the business refused it. Terminal until a person waives it or sends it again.
+    * ``DROPPED``: not done, and a person has said that it is not to be. Not executed until a person sends it again.
     * ``IN_DOUBT``: the effect may or may not have happened. Only ``verify``, a person, or a late report of the
       attempt itself ends it.
     """
@@ -26,6 +27,7 @@ class State(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     REJECTED = "rejected"
+    DROPPED = "dropped"
     IN_DOUBT = "in_doubt"
 
 
@@ -66,6 +68,7 @@ class Event(StrEnum):
     RESOLVE_NOT_HAPPENED = "resolve_not_happened"
     WAIVE = "waive"
     SEND_AGAIN = "send_again"
+    DROP = "drop"
     ADOPT = "adopt"
     RERUN = "rerun"
 
@@ -101,6 +104,11 @@ TRANSITIONS: tuple[Transition, ...] = (
     Transition(State.IN_DOUBT, Event.RESOLVE_NOT_HAPPENED, State.FAILED),
     Transition(State.REJECTED, Event.WAIVE, State.COMPLETED),
     Transition(State.REJECTED, Event.SEND_AGAIN, State.FAILED),
+    # Listed once and not done. In progress: its lease is over and its effect had not begun.
+    Transition(None, Event.DROP, State.DROPPED),
+    Transition(State.FAILED, Event.DROP, State.DROPPED),
+    Transition(State.IN_PROGRESS, Event.DROP, State.DROPPED),
+    Transition(State.DROPPED, Event.SEND_AGAIN, State.FAILED),
     Transition(None, Event.ADOPT, State.COMPLETED),
     # An attempt uses what a person has authorised: the next generation, with its claim in the same transaction.
     Transition(State.COMPLETED, Event.RERUN, State.FAILED),
@@ -111,6 +119,7 @@ PHASES_OF_STATE: dict[State, frozenset[Phase]] = {
     State.COMPLETED: frozenset({Phase.DONE, Phase.NONE}),
     State.FAILED: frozenset({Phase.NONE}),
     State.REJECTED: frozenset({Phase.NONE}),
+    State.DROPPED: frozenset({Phase.NONE}),
     State.IN_DOUBT: frozenset({Phase.IN_TRANSACTION, Phase.BEGUN}),
 }
 """Which phases a state can have. ``completed`` with ``none``: waived or adopted, no effect of ours."""

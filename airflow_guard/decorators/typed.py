@@ -26,10 +26,13 @@ if TYPE_CHECKING:
         OncePer,
         OnConcurrent,
         OnDuplicate,
+        OnEmpty,
         OnOtherRun,
+        OnRepeated,
     )
     from airflow_guard.core.dates import BusinessDateRule, RunFacts
     from airflow_guard.core.effects import SideEffect
+    from airflow_guard.core.expectations import Expected
 
     P = ParamSpec("P")
 
@@ -99,6 +102,9 @@ if TYPE_CHECKING:
         poll_interval: timedelta | float = 10,
         deferrable: bool = False,
         on_other_run: OnOtherRun = "fail",
+        expected: int | Expected | Callable[..., int | Expected | None] | None = None,
+        on_empty: OnEmpty = "warn",
+        on_repeated: OnRepeated = "warn",
         stop_on_failure: bool = False,
         max_rejected: int = 0,
         mode: Mode | None = None,

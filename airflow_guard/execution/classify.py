@@ -26,9 +26,10 @@ from airflow_guard.core.states import State
 from airflow_guard.store.events import AuditEvent
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from airflow_guard.core.documents import Document
+    from airflow_guard.core.guard import TaskIdentity
     from airflow_guard.execution.doubt import DoubtSettler
     from airflow_guard.execution.spec import GuardSpec
     from airflow_guard.store.ledger import Ledger
@@ -66,7 +67,9 @@ class Classifier:
     :param resumed: whether the try goes on after a deferral: what it did before counts as executed.
 
     ``observed`` and ``not_done`` collect until the caller clears them: documents that observe mode calls all the same,
-    and by key what became of those that are neither done nor to be claimed.
+    and by key what became of those that are neither done nor to be claimed. ``whys`` names the errors that held back.
+    ``again``: keys that an earlier chunk has listed already. ``remember`` takes new documents that have to wait until
+    ``verify`` was asked about others.
     """
 
     def __init__(
@@ -88,6 +91,9 @@ class Classifier:
         self._mine_known: set[int | None] = set()
         self.observed: list[tuple[Document, LedgerRow | None, str]] = []
         self.not_done: dict[str, Outcome] = {}
+        self.whys: dict[str, str] = {}
+        self.again: set[str] = set()
+        self.remember: Callable[[Sequence[Document]], None] | None = None
         self.events: list[AuditEvent] = []
 
     def classify(self, documents: Sequence[Document]) -> Claimable:
@@ -104,11 +110,16 @@ class Classifier:
             if row is None:
                 self._unknown(document, claimable)
             elif simple and self._simply_done(row, document):
-                done.setdefault(row[5], []).append(document.name)
+                if document.key_hash in self.again:
+                    self._repeated(document)
+                else:
+                    done.setdefault(row[5], []).append(document.name)
             else:
                 unclear.append(document)
         for task_run_id, names in done.items():
             self._replayed(names, task_run_id)
+        if unclear and claimable.new and self.remember is not None:
+            self.remember(claimable.new)
         self.look_again(unclear, claimable)
         return claimable
 
@@ -243,6 +254,7 @@ class Classifier:
                 self._report.add(
                     Outcome.REPLAYED, document.name, f"verify: attempt {row.attempt} had done it"
                 )
+                self._report.own_replays += self._is_own(row.last_run)
         elif settled.verdict == "not_happened":
             free.extend(documents)
         return settled.verdict == "changed"
@@ -252,7 +264,13 @@ class Classifier:
             self._rerun(document, row, claimable)
             return
         self._return_stored(document, row.result)
+        if document.key_hash in self.again:
+            self._repeated(document)
+            return
         self._replayed([document.name], row.task_run_id, settled=row.error)
+
+    def _repeated(self, document: Document) -> None:
+        self._report.add(Outcome.REPEATED, document.name, "listed more than once in this task")
 
     def _return_stored(self, document: Document, result: str | None) -> None:
         if not self._report.single:
@@ -278,6 +296,12 @@ class Classifier:
         for name in names if settled else ():
             self._report.add_settled(name, str(settled))
         self._report.add_many(outcome, names, f"done before by {who}{by_a_person}")
+        if task_run_id is not None and self._is_own(people.get(task_run_id)):
+            self._report.own_replays += len(names)
+
+    def _is_own(self, who: TaskIdentity | None) -> bool:
+        """Return whether it was a try of this very task in this run."""
+        return who is not None and who.task == self._asking.identity.task
 
     def _wait(self, document: Document, row: LedgerRow | None, holder: str) -> None:
         error = InProgressElsewhere(
@@ -300,6 +324,7 @@ class Classifier:
             self.observed.append((document, row, why))
             return
         self.not_done[document.key_hash] = outcome
+        self.whys[document.key_hash] = type(error).__name__[:40]
         because = f"{type(error).__name__}, {row.done_by}" if row is not None else type(error).__name__
         self._report.add_error(outcome, document.name, error, because)
         self._event("blocked", document, row, str(error))

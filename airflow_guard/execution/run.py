@@ -14,6 +14,7 @@ from airflow_guard.core.errors import (
     LedgerError,
     LedgerUnavailable,
 )
+from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.guard import Asking
 from airflow_guard.core.report import Outcome, Report, said
 from airflow_guard.execution.after_fail_over import AfterFailOver
@@ -23,6 +24,7 @@ from airflow_guard.execution.external import ExternalEffect
 from airflow_guard.execution.fresh import FreshDoubts
 from airflow_guard.execution.in_database import DatabaseEffect
 from airflow_guard.execution.lease import LeaseKeeper
+from airflow_guard.execution.listed import Listed
 from airflow_guard.execution.observing import Observer
 from airflow_guard.execution.preflight import unguarded_reason
 from airflow_guard.execution.progress import Progress
@@ -36,13 +38,17 @@ from airflow_guard.store import aliases
 from airflow_guard.store.changes import Ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
 
+    from airflow_guard.core.expectations import Expected
     from airflow_guard.store.ledger import Ledger
     from airflow_guard.store.task_runs import TaskTry
 
 log = logging.getLogger(__name__)
-_NEEDS_SOMEBODY = (Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.REJECTED, Outcome.OBSERVED)
+_NEEDS_SOMEBODY = (
+    Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.REJECTED, Outcome.OBSERVED, Outcome.REPEATED,
+    Outcome.FORGOTTEN,
+)  # fmt: skip
 _NO_LEDGER = "the ledger is not there"
 
 
@@ -57,6 +63,7 @@ class GuardedTask:
     :param on_rerun: ``on_rerun`` of the side effect, where given.
     :param dag_task_ids: the tasks that the DAG has now, for the key-drift check.
     :param resumed: the task try's id from before a deferral.
+    :param expectation: gives what the listing should bring, once it is read; ``None``: as the rules say.
     """
 
     def __init__(
@@ -70,8 +77,10 @@ class GuardedTask:
         on_rerun: Callee | None = None,
         dag_task_ids: Collection[str] = (),
         resumed: int | None = None,
+        expectation: Callable[[], Expected | None] | None = None,
     ) -> None:
         callee.check(spec)
+        self._expectation = expectation or self._as_the_rules_say
         self._ledger = ledger
         self._spec = spec
         self._try = task_try
@@ -125,8 +134,14 @@ class GuardedTask:
                 dag_task_ids=self._dag_task_ids, retired_operations=self._spec.retired_operations,
                 ledger_name=self._spec.ledger,
             )  # fmt: skip
-            self._work(report, unguarded, drift, documents, one)
+            listed = Listed(
+                self._ledger, self._spec, self._try, report, self.task_run_id, self._expectation,
+                resumed=self._resumed is not None,
+            )  # fmt: skip
+            self._work(report, unguarded, drift, listed, documents, one)
             outcome = self._outcome(report)
+            if outcome == "success":
+                listed.settled()
         except BaseException as error:
             ended_by = error
             raise
@@ -140,6 +155,8 @@ class GuardedTask:
     def _first_error(self, report: Report, ended_by: BaseException | None) -> str | None:
         first = report.errors[0][1] if report.errors else ended_by
         if first is None:
+            if report.remark:
+                return report.remark
             space = self._try.space
             first = report.failure(
                 f"{space.key_namespace} / {space.operation} of {space.business_date}", self._spec.max_rejected
@@ -152,10 +169,17 @@ class GuardedTask:
         :param outcome: see :meth:`airflow_guard.store.task_runs.TaskRuns.close`.
         """
         try:
-            self._ledger.runs.close(self.task_run_id, outcome, report.task_run_counts(), error)
+            self._ledger.runs.close(
+                self.task_run_id, outcome, report.task_run_counts(), error, report.expectation()
+            )
         except LedgerError as problem:
             # The lease ends by itself; the counts of this try are missing, which changes nothing that is decided.
             log.warning("The end of this try could not be recorded: %s", problem)
+
+    def _as_the_rules_say(self) -> Expected | None:
+        space = self._try.space
+        given = {"business_date": space.business_date, "cycle": space.cycle}
+        return expected_now(self._spec.expected, lambda function: Callee.of(function).call(given))
 
     def _outcome(self, report: Report) -> str:
         if self._spec.on_concurrent == "wait" and report.only_waits():
@@ -198,8 +222,8 @@ class GuardedTask:
             observer.run([(document, None, _NO_LEDGER) for document in chunk])
 
     def _work(
-        self, report: Report, unguarded: str | None, drift: DriftCheck, documents: Listing | None, one: Any
-    ) -> None:
+        self, report: Report, unguarded: str | None, drift: DriftCheck, listed: Listed, documents: Listing | None, one: Any
+    ) -> None:  # fmt: skip
         spec, ledger, space = self._spec, self._ledger, self._try.space
         keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold, over=self._stop.set)
         self._keeper = keeper
@@ -229,12 +253,14 @@ class GuardedTask:
                 ledger, spec, space, asking, report, settler, self.task_run_id, unguarded,
                 resumed=self._resumed is not None, has_on_rerun=self._on_rerun is not None,
             )  # fmt: skip
+            if self._verify is not None:
+                classifier.remember = listed.note
             observer = Observer(ledger, spec, space, self._callee, report)
             after = AfterFailOver(ledger, spec, task_try=self._try)
             session = Session(
                 ledger=ledger, spec=spec, task_try=self._try, report=report, classifier=classifier, workers=workers,
                 drift=drift, observer=observer, keeper=keeper, stop=self._stop, task_run_id=self.task_run_id, after=after,
-                progress=progress,
+                progress=progress, listed=listed,
             )  # fmt: skip
             try:
                 session.run(documents, one)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.reruns import Rerun
     from airflow_guard.execution.after_fail_over import AfterFailOver
     from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.listed import Listed
     from airflow_guard.execution.observing import Observer
     from airflow_guard.execution.progress import Progress
     from airflow_guard.execution.shape import DriftCheck
@@ -39,7 +40,7 @@ class Session:
     def __init__(
         self, *, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, classifier: Classifier,
         workers: Workers, drift: DriftCheck, observer: Observer, keeper: LeaseKeeper, stop: StopFlag,
-        task_run_id: int, after: AfterFailOver, progress: Progress,
+        task_run_id: int, after: AfterFailOver, progress: Progress, listed: Listed,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._spec = spec
@@ -55,60 +56,64 @@ class Session:
         self._stop = stop
         self._task_run_id = task_run_id
         self._gatherer = BatchGatherer(ledger, self._space)
+        self._listed = listed
         self._events_written = 0
         self._progress = progress
-        self._listed = 0
 
     def run(self, documents: Listing | None, one: Any) -> None:
         """Work through the listing, then through the batches that had to be gathered from all of it."""
-        reader = DocumentReader(self._space.hasher(), self._spec.document_key, self._spec.fingerprint_fields)
-        if documents is None:
-            document = reader.whole_run() if one is None else reader.read_one(one)
-            self._chunk([document])
-        else:
-            size = max(self._spec.batch_size, 1) if self._spec.call_per == "batch" else CLAIM_CHUNK
-            listing = documents()
-            self._progress.of = len(listing) if isinstance(listing, Sized) else None
-            for chunk in reader.chunks(listing, size, self._refuse):
+        self._listed.begin()
+        try:
+            for chunk in self._chunks(documents, one):
                 self._chunk(chunk)
-                self._listed += len(chunk)
-                self._progress.reached(self._listed)
+                self._progress.reached(self._listed.count)
                 if self._must_stop():
                     break
-        if not self._must_stop():
-            self._gathered()
+            if not self._must_stop():
+                self._gathered()
+        except BaseException:
+            self._listed.abandon()
+            raise
         self._write_events()
+        self._listed.finish(stopped=bool(self._stop))
         if self._stop:
             self._report.stopped = Stopped(
                 f"{self._space.describe(None)}: stopped early: {self._stop.reason}"
             )
         self._report.problem = self._workers.result_error
 
+    def _chunks(self, documents: Listing | None, one: Any) -> Iterator[list[Document]]:
+        reader = DocumentReader(self._space.hasher(), self._spec.document_key, self._spec.fingerprint_fields)
+        if documents is None:
+            return self._listed.one(reader.whole_run() if one is None else reader.read_one(one))
+        size = max(self._spec.batch_size, 1) if self._spec.call_per == "batch" else CLAIM_CHUNK
+        listing = documents()
+        self._progress.of = len(listing) if isinstance(listing, Sized) else None
+        return self._listed.chunks(reader, listing, size)
+
     def _must_stop(self) -> bool:
         if self._keeper.held_too_long:
             self._stop.set("max_hold is over")
         return bool(self._stop)
 
-    def _refuse(self, item: Any, error: DocumentError) -> None:
-        self._report.add_error(Outcome.FAILED, f"{item!r:.80}", error)
-        self._listed += 1
-
     def _chunk(self, chunk: list[Document]) -> None:
         split = without_repetitions(chunk)
+        outcomes: dict[str, Outcome] = {}
         for document, error in split.conflicting:
+            outcomes[document.key_hash] = Outcome.FAILED
             self._report.add_error(Outcome.FAILED, document.name, error)
         self._check_drift(split.unique)
+        self._classifier.again = self._listed.again
         claimable = self._classifier.classify(split.unique)
         self._gatherer.add(claimable)
-        outcomes = self._claim_and_run(claimable.new, claimable.known)
+        outcomes |= self._claim_and_run(claimable.new, claimable.known)
         if claimable.reruns:
             outcomes |= self._claim_and_run([], [], claimable.reruns)
         outcomes |= self._classifier.not_done
+        self._listed.chunk_done(chunk, outcomes, self._classifier.whys)
         self._classifier.not_done.clear()
         for document in split.repeated:
-            outcome = outcomes.get(document.key_hash, Outcome.REPLAYED)
-            again = Outcome.REPLAYED if outcome is Outcome.EXECUTED else outcome
-            self._report.add(again, document.name, "listed more than once in this task")
+            self._report.add(Outcome.REPEATED, document.name, "listed more than once in this task")
         self._observer.run(self._classifier.observed)
         self._classifier.observed.clear()
         self._write_events()
@@ -132,6 +137,7 @@ class Session:
                 self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
                 self._report.retryable = True
             return {document.key_hash: Outcome.RELEASED for document in everything}
+        self._listed.before_effects()
         unsure = self._after.unsure(new, known)
         own, won = self._claim(new, known, reruns)
         if not won:
@@ -173,8 +179,9 @@ class Session:
         everything = [*new, *known, *reruns]
         try:
             won = self._ledger.claim(
-                own, self._space, new, known, reruns=reruns, fail_over=self._after.newest
-            )
+                own, self._space, new, known, reruns=reruns, fail_over=self._after.newest,
+                listed=self._listed.in_hand,
+            )  # fmt: skip
         except LedgerBusy as error:
             self._not_won(everything, str(error))
             return own, {}

@@ -7,9 +7,19 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
-from airflow_guard.core.choices import CallPer, Mode, OncePer, OnConcurrent, OnDuplicate, OnOtherRun
+from airflow_guard.core.choices import (
+    CallPer,
+    Mode,
+    OncePer,
+    OnConcurrent,
+    OnDuplicate,
+    OnEmpty,
+    OnOtherRun,
+    OnRepeated,
+)
 from airflow_guard.core.effects import Database, External, SideEffect
 from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.expectations import expected_of
 from airflow_guard.core.results import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:
@@ -30,6 +40,8 @@ _CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_duplicate": get_args(OnDuplicate),
     "on_concurrent": get_args(OnConcurrent),
     "on_other_run": get_args(OnOtherRun),
+    "on_empty": get_args(OnEmpty),
+    "on_repeated": get_args(OnRepeated),
     "mode": get_args(Mode),
 }
 
@@ -50,6 +62,9 @@ class GuardSpec:
     on_duplicate: OnDuplicate = "replay"
     on_concurrent: OnConcurrent = "wait"
     on_other_run: OnOtherRun = "fail"
+    on_empty: OnEmpty = "warn"
+    on_repeated: OnRepeated = "warn"
+    expected: Any = None
     stop_on_failure: bool = False
     max_rejected: int = 0
     max_workers: int = 1
@@ -70,6 +85,8 @@ class GuardSpec:
                     f"{name}={value!r}: use {' or '.join(repr(choice) for choice in allowed)}. If no operator of "
                     "yours sets this, look at the DAG's default_args."
                 )
+        if not callable(self.expected):
+            object.__setattr__(self, "expected", expected_of(self.expected))
         for name in ("batch_size", "max_workers"):
             _check_integer(name, getattr(self, name), 1)
         _check_integer("max_rejected", self.max_rejected, 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 _MADE_BY_AIRFLOW = re.compile(r"\.|__\d+$")
 _PLAIN = (
     "once_per", "call_per", "batch_size", "document_key", "on_duplicate", "on_concurrent", "on_other_run",
-    "stop_on_failure", "max_rejected", "max_workers",
+    "expected", "on_empty", "on_repeated", "stop_on_failure", "max_rejected", "max_workers",
 )  # fmt: skip
 NOT_BY_DEFAULT_ARGS = (
     "operation", "document", "documents", "document_key", "fingerprint_fields", "python_callable",
-    "retired_operations",
+    "retired_operations", "expected",
 )  # fmt: skip
 """What makes a task this task and no other: in ``default_args`` it would be shared by all, or was meant for
 an operator of another kind."""
@@ -110,6 +110,10 @@ class Declaration:
             )
         if documents and "documents" in self.values:
             _check_listing(self.values["documents"])
+        if document and self.values.get("expected") is not None:
+            raise ConfigurationError(
+                "expected is about the listing of documents=…; document=… names one document, which is always there."
+            )
         self._check_document_key()
         if spec.call_per == "batch" and documents is False:
             raise ConfigurationError('call_per="batch" needs documents=…: the list that is cut into batches.')
@@ -133,7 +137,9 @@ class Declaration:
         if self.is_mapped:
             raise ConfigurationError(without_document(self.task_id))
         needing = [
-            name for name in ("document_key", "fingerprint_fields") if self.values.get(name) is not None
+            name
+            for name in ("document_key", "fingerprint_fields", "expected")
+            if self.values.get(name) is not None
         ]
         needing += ['once_per="document"'] if spec.once_per == "document" else []
         if needing:
@@ -168,6 +174,8 @@ class Declaration:
         documents = self.values.get("documents")
         if callable(documents) and not isinstance(documents, XComArg):
             Function.of("documents", documents).check_arguments(known)
+        for name, each in expecting_functions(spec.expected):
+            Function.of(name, each).check_arguments(known)
 
     def _args(self) -> tuple[Any, ...] | None:
         """Return the ``op_args``, ``None`` if only the run will tell how many there are."""
@@ -213,6 +221,14 @@ def spec_of(values: Mapping[str, Any], settings: GuardSettings) -> GuardSpec:
         result_max_bytes=settings.result_max_bytes,
         ledger=values.get("ledger_conn_id"),
     )
+
+
+def expecting_functions(expected: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the functions of ``expected=…``, each with what messages call it."""
+    if callable(expected):
+        yield "expected", expected
+    elif expected is not None and callable(expected.total):
+        yield "Expected(total=…)", expected.total
 
 
 def not_mapped(name: str, value: object) -> str:

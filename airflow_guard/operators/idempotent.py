@@ -36,10 +36,13 @@ if TYPE_CHECKING:
         OncePer,
         OnConcurrent,
         OnDuplicate,
+        OnEmpty,
         OnOtherRun,
+        OnRepeated,
     )
     from airflow_guard.core.dates import BusinessDateRule, RunFacts
     from airflow_guard.core.effects import SideEffect
+    from airflow_guard.core.expectations import Expected
     from airflow_guard.operators.asking import AskedDoubts
     from airflow_guard.triggers.ledger import LedgerEvent
 
@@ -111,6 +114,12 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
     :param deferrable: whether the wait is the triggerer's. Default ``[operators] default_deferrable``.
     :param on_other_run: for a key of another automatic run: ``"fail"`` (default), or ``"replay"`` if listing
         the same documents again is normal.
+    :param expected: how many documents the listing should bring: a number, ``Expected(least=…, most=…, total=…, amount=…)``,
+        or a callable of the business date (called like ``documents``) that returns one of them. Each try, and each mapped
+        instance, compares its own listing, before its first effect. Default: nothing is expected.
+    :param on_empty: for a listing without a document: ``"warn"`` (default), ``"fail"`` (retryable), or ``"allow"``.
+    :param on_repeated: for a document that is listed more than once: ``"warn"`` (default) counts it once, ``"fail"``
+        refuses the listing before its first effect.
     :param stop_on_failure: begin no other document after a failure. Default no.
     :param max_rejected: more rejected documents than this fail the task. Default 0.
     :param mode: ``"enforce"`` or ``"observe"``. Default ``[airflow_guard] mode``.
@@ -173,6 +182,9 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
         poll_interval: timedelta | float = timedelta(seconds=10),
         deferrable: bool = conf.getboolean("operators", "default_deferrable", fallback=False),
         on_other_run: OnOtherRun = "fail",
+        expected: int | Expected | Callable[..., int | Expected | None] | None = None,
+        on_empty: OnEmpty = "warn",
+        on_repeated: OnRepeated = "warn",
         stop_on_failure: bool = False,
         max_rejected: int = 0,
         mode: Mode | None = None,

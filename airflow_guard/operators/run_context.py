@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.airflow_compat import count_of_instances
 from airflow_guard.core.dates import NoBusinessDate, RunFacts, resolve_business_date
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
@@ -79,6 +80,15 @@ def identity_of(context: Mapping[str, Any], hostname: str) -> TaskIdentity:
         host=hostname,
         pid=os.getpid(),
     )
+
+
+def map_length_of(context: Mapping[str, Any]) -> int | None:
+    """Return how many instances Airflow made of a mapped task, ``None`` if it is not mapped or does not say."""
+    ti = context["ti"]
+    if ti.map_index is None or ti.map_index < 0:
+        return None
+    length = context.get("expanded_ti_count")
+    return int(length) if length is not None else count_of_instances(ti)
 
 
 def run_type_of(run: Any) -> str:

@@ -21,6 +21,7 @@ from airflow_guard.core.errors import (
     DocumentError,
     LedgerUnavailable,
 )
+from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.execution.preflight import check_date
 from airflow_guard.execution.run import GuardedTask
@@ -36,7 +37,7 @@ from airflow_guard.operators.calling import (
     given_to_verify,
 )
 from airflow_guard.operators.declaration import without_document
-from airflow_guard.operators.run_context import identity_of, run_facts
+from airflow_guard.operators.run_context import identity_of, map_length_of, run_facts
 from airflow_guard.store.task_runs import TaskTry
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
     from airflow.sdk import Context
 
+    from airflow_guard.core.expectations import Expected
     from airflow_guard.core.report import Report
     from airflow_guard.execution.session import Listing
     from airflow_guard.execution.spec import Callee, GuardSpec
@@ -132,6 +134,7 @@ class GuardedTry:
             on_rerun=self._on_rerun(shared),
             dag_task_ids=frozenset(self._task.dag.task_ids),
             resumed=resumed,
+            expectation=lambda: self._expected(shared),
         )
         if self._stopped:
             self._guarded.stop(self._stopped)
@@ -248,6 +251,7 @@ class GuardedTry:
             mode=self.spec.mode,
             date_source=self._date.source.value,
             date_detail=self._date.detail,
+            map_length=map_length_of(self._context),
         )
 
     def _shared(self) -> dict[str, Any]:
@@ -285,6 +289,14 @@ class GuardedTry:
         return Function.of("on_rerun", function).callee(
             shared, gives=given_to_on_rerun(self.spec), adapt=self._as_airflow_calls
         )
+
+    def _expected(self, shared: Mapping[str, Any]) -> Expected | None:
+        given = {"business_date": self.business_date, "cycle": self.space.cycle}
+
+        def call(function: Callable[..., Any]) -> Any:
+            return Function.of("expected", function).callee(shared, gives=GIVEN_TO_ALL).call(given)
+
+        return expected_now(self.spec.expected, call)
 
     def _listing(self, shared: Mapping[str, Any]) -> Listing | None:
         documents = self._task.documents

@@ -21,6 +21,7 @@ _WORDS = {
     "resolve_not_happened": "Resolved: it did not happen",
     "waive": "Waived: settled another way",
     "send_again": "To be sent again",
+    "drop": "Dropped: not done, and not to be",
     "follow_up_settled": "What follows the effect is settled",
     "follow_up_failed": "The effect is done, what follows it failed",
     "adopt": "Adopted: recorded as done by a person",
@@ -28,7 +29,7 @@ _WORDS = {
     "rename": "The operation was renamed",
     "purge": "Purged",
 }
-_BY_PEOPLE = {"resolve_happened", "resolve_not_happened", "waive", "send_again", "follow_up_settled", "adopt", "rerun",
+_BY_PEOPLE = {"resolve_happened", "resolve_not_happened", "waive", "send_again", "drop", "follow_up_settled", "adopt", "rerun",
               "rename", "renamed"}  # fmt: skip
 
 

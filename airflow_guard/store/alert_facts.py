@@ -12,8 +12,9 @@ from airflow_guard.core.checks import BreakState
 from airflow_guard.core.decisions import Situation
 from airflow_guard.store.breaks import Breaks
 from airflow_guard.store.dialects import utc_now
+from airflow_guard.store.listed_table import COUNTS
 from airflow_guard.store.listing import Selection, keys
-from airflow_guard.store.task_runs import COUNTS, aware
+from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -107,6 +107,7 @@ class Ledger:
         *,
         reruns: Sequence[Document] = (),
         fail_over: int | None = None,
+        listed: int = 0,
     ) -> dict[str, Claimed]:
         """Claim keys in one short transaction and return what was won.
 
@@ -115,6 +116,7 @@ class Ledger:
         :param reruns: documents that are done and that a person has authorised: the authorisation is used.
         :param fail_over: the newest open fail-over that the caller knows of, 0 for none; ``None``: no fail-over can have
             lost its effects, since they were lost with the ledger.
+        :param listed: how many documents the try has listed so far: it stands in its row, should it be killed.
         :raises LedgerBusy: a lock was not free in time: treat the keys as in progress elsewhere.
         :raises OwnershipLost: the operation was renamed since the task looked for aliases, or a fail-over was recorded
             since (retryable).
@@ -144,10 +146,13 @@ class Ledger:
                 ):
                     # All of it won, as it was sent: not read back. (MySQL counts otherwise.)
                     self._refuse_late(connection, space, name, fail_over, inserted=True)
+                    self.runs.count_claims(connection, own.task_run_id, len(new), listed)
                     return {key: Claimed(key, 1, 1, sent, None) for key, sent in receiver_keys.items()}
             won = s.owned.run(connection, own.key_date, hashes, token=own.token).all()
             if won:
                 self._refuse_late(connection, space, name, fail_over, inserted=bool(new))
+                first = sum(row.key_hash in receiver_keys for row in won)
+                self.runs.count_claims(connection, own.task_run_id, first, listed)
             return {row.key_hash: Claimed(*row) for row in won}
 
         return self.database.write(work)

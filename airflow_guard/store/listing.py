@@ -29,12 +29,12 @@ _DATES = 500
 # What wants attention comes first, however many keys are done.
 _ORDER = (
     Situation.IN_DOUBT, Situation.FOLLOW_UP_OPEN, Situation.REJECTED, Situation.FAILED, Situation.ABANDONED,
-    Situation.RUNNING, Situation.FOLLOW_UP_RUNNING, Situation.DONE,
+    Situation.RUNNING, Situation.FOLLOW_UP_RUNNING, Situation.DROPPED, Situation.DONE,
 )  # fmt: skip
 
 
 _FOLLOW_UPS = frozenset({Situation.FOLLOW_UP_OPEN, Situation.FOLLOW_UP_RUNNING})
-_PARTS = (UNFINISHED - _FOLLOW_UPS, _FOLLOW_UPS, frozenset({Situation.DONE}))
+_PARTS = (UNFINISHED - _FOLLOW_UPS, _FOLLOW_UPS, frozenset({Situation.DONE, Situation.DROPPED}))
 """What is read by one statement each, as each has an index of its own."""
 
 

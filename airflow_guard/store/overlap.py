@@ -14,7 +14,13 @@ if TYPE_CHECKING:
 
     from airflow_guard.store.database import LedgerDatabase
 
-_SETTLED = (State.COMPLETED.value, State.IN_PROGRESS.value, State.IN_DOUBT.value, State.REJECTED.value)
+_SETTLED = (
+    State.COMPLETED.value,
+    State.IN_PROGRESS.value,
+    State.IN_DOUBT.value,
+    State.REJECTED.value,
+    State.DROPPED.value,
+)
 
 
 def done_under(

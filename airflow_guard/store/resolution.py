@@ -308,7 +308,7 @@ class _Work:
             if known.last_sign_age_s >= self.quiet_s:
                 return None
             return StaleResolution(f"{describe(row)}: its attempt has just given a sign of life. {look}")
-        if situation in (Situation.DONE, Situation.FAILED):
+        if situation in (Situation.DONE, Situation.FAILED, Situation.DROPPED):
             return StaleResolution(f"{describe(row)}: settled already. {_now(known)} {look}")
         if situation in DECISIONS_OF:
             options = " or ".join(decision.option for decision in DECISIONS_OF[situation])
@@ -336,7 +336,11 @@ class _Work:
         )
 
     def _apply(self, connection: sa.Connection, key_date: date, rows: Mapping[str, Any]) -> None:
-        unmarked = {key: row for key, row in rows.items() if row.state == State.IN_PROGRESS}
+        unmarked = {
+            key: row
+            for key, row in rows.items()
+            if row.state == State.IN_PROGRESS and self._decision is not Decision.DROP
+        }
         marked = _mark_in_doubt(self._ledger, connection, key_date, unmarked, self._actor, EXPIRED)
         for key_hash, row in unmarked.items():
             if key_hash not in marked:
@@ -346,12 +350,12 @@ class _Work:
                 )
         statement = getattr(self._ledger.statements, self._consequence.statement)
         for (token, error), group in _grouped(rows, "owner_token", "error").items():
-            before = EXPIRED if group[0].state == State.IN_PROGRESS else error
+            before = EXPIRED if group[0].key_hash in unmarked else error
             why = f"{self._consequence.words} by {self._actor}: {self._reason}"
             why += f" (before: {before})" if before else ""
             keys = [row.key_hash for row in group]
             changed = statement.run(connection, key_date, keys, token=token, why=told(why)).rowcount
-            if changed != len(keys):  # cannot be: the rows are locked
+            if changed != len(keys):  # the rows are locked, but a lease may have been renewed
                 raise ResolutionError(f"{changed} of {len(keys)} keys could be changed: none of them was.")
         self._ledger.events.write(connection, *(self._event(row) for row in rows.values()))
 

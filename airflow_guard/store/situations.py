@@ -39,6 +39,7 @@ def situations(tables: Tables) -> dict[Situation, sa.ColumnElement[bool]]:
         ),
         Situation.FAILED: e.c.state == constant(State.FAILED),
         Situation.REJECTED: e.c.state == constant(State.REJECTED),
+        Situation.DROPPED: e.c.state == constant(State.DROPPED),
     }
 
 

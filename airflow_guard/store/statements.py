@@ -433,8 +433,18 @@ class Statements:
         self.waive = self._update(rejected, **self._to(State.COMPLETED, Phase.NONE, error=why))
         """rejected → completed without an effect of ours."""
 
-        self.send_again = self._update(rejected, **self._to(State.FAILED, Phase.NONE, error=why))
-        """rejected → failed: may be claimed again."""
+        dropped = self._in(State.DROPPED, Phase.NONE)
+        self.send_again = self._update(
+            sa.or_(rejected, dropped), **self._to(State.FAILED, Phase.NONE, error=why)
+        )
+        """rejected or dropped → failed: may be claimed again."""
+
+        given_up = sa.and_(self._in(State.IN_PROGRESS, Phase.NONE), ~self._lease_lives())
+        self.drop = self._update(
+            sa.or_(self._in(State.FAILED, Phase.NONE), given_up),
+            **self._to(State.DROPPED, Phase.NONE, error=why),
+        )
+        """failed, or in_progress/none with the lease over → dropped."""
 
         unsettled = sa.or_(
             e.c.follow_up == _constant(FollowUp.FAILED),

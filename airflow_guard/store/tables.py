@@ -1,7 +1,8 @@
 """The ledger's tables, for any prefix and schema.
 
 ``guard_execution`` one row per key; ``guard_lease`` one row per task try, small and often renewed;
-``guard_task_run`` one row per task try with its counts; ``guard_event`` the append-only audit;
+``guard_task_run`` one row per task try with its counts; ``guard_listed`` what a try listed and has not claimed;
+``guard_event`` the append-only audit;
 ``guard_alias`` what ``rename`` leaves behind; ``guard_reconciliation`` one row per check of two sides;
 ``guard_break`` one row per difference that such a check found; ``guard_alert`` what was told to whom;
 ``guard_rerun`` what people authorised to be executed once more; ``guard_horizon`` up to which date ``purge`` has removed
@@ -21,6 +22,7 @@ from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.states import PHASES_OF_STATE, FollowUp, State
 from airflow_guard.store.alert_table import alert_columns
 from airflow_guard.store.column_types import BigId, Hash, Instant, LongText
+from airflow_guard.store.listed_table import count_columns, listed_columns
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}\Z")
 _MYSQL: dict[str, Any] = {
@@ -89,6 +91,7 @@ class Tables:
         self.schema = schema
         self.metadata = sa.MetaData(schema=schema)
         self.task_run = self._task_run()
+        self.listed = self._table("listed", *listed_columns(prefix))
         self.lease = self._lease()
         self.execution = self._execution()
         self.event = self._event()
@@ -107,7 +110,6 @@ class Tables:
         return f"{self.prefix}{name}"
 
     def _task_run(self) -> sa.Table:
-        counts = ("documents", "executed", "replayed", "blocked", "rejected", "failed", "in_doubt", "waiting")
         return self._table(
             "task_run",
             sa.Column("id", BigId, primary_key=True, autoincrement=True),
@@ -133,7 +135,7 @@ class Tables:
             sa.Column("ended_at", Instant),
             sa.Column("outcome", sa.String(20)),
             sa.Column("error", LongText),
-            *(sa.Column(name, sa.Integer, nullable=False, server_default="0") for name in counts),
+            *count_columns(),
             sa.Index(self._name("task_run_run"), "run_id", "dag_id"),
             sa.Index(self._name("task_run_date"), "business_date", "dag_id"),
             sa.Index(self._name("task_run_operation"), "key_namespace", "operation"),

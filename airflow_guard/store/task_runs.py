@@ -12,14 +12,13 @@ from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.states import State
 from airflow_guard.store.dialects import utc_after, utc_now
 from airflow_guard.store.events import told
+from airflow_guard.store.listed_table import COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from airflow_guard.core.keys import KeySpace
     from airflow_guard.store.database import LedgerDatabase
-
-COUNTS = ("documents", "executed", "replayed", "blocked", "rejected", "failed", "in_doubt", "waiting")
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,7 @@ class TaskTry:
 
     :param key_shape: see :func:`airflow_guard.execution.shape.key_shape`.
     :param date_source: where the business date came from, see ``core.dates.DateSource``.
+    :param map_length: how many instances Airflow made of a mapped task; ``None``: not mapped, or not known.
     """
 
     identity: TaskIdentity
@@ -36,6 +36,7 @@ class TaskTry:
     mode: str = "enforce"
     date_source: str = "explicit"
     date_detail: str = ""
+    map_length: int | None = None
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,30 @@ class TaskRuns:
 
         self._db.look_and_write(work)
 
+    def count_claims(self, connection: sa.Connection, task_run_id: int, first: int, listed: int) -> None:
+        """Add keys that a try is the first to claim, and note how many documents it has listed, with its claim."""
+        run = self._run
+        count = sa.bindparam("listed", type_=sa.Integer)
+        more = sa.case((run.c.documents < count, count), else_=run.c.documents)
+        added = run.c.first_claims + sa.bindparam("first", type_=sa.Integer)
+        change = (
+            sa.update(run).where(run.c.id == sa.bindparam("run")).values(documents=more, first_claims=added)
+        )
+        connection.execute(change, {"run": task_run_id, "first": first, "listed": listed})
+
     def close(
-        self, task_run_id: int, outcome: str, counts: Mapping[str, int], error: str | None = None
-    ) -> None:
+        self, task_run_id: int, outcome: str, counts: Mapping[str, int], error: str | None = None,
+        expectation: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         """Record how a try ended and end its lease at once, so that nobody waits for it.
 
         The lease of a try that failed stays, over, as long as keys are in its hands (the ledger was away when it had to
         report them): that is how they are found.
 
+        :param expectation: what was expected, by column.
         :param outcome: ``success``, ``failed``, ``skipped``, or ``waiting``: it goes on when other attempts have ended.
         """
-        values = {name: int(counts.get(name, 0)) for name in COUNTS}
+        values: dict[str, Any] = {name: int(counts.get(name, 0)) for name in COUNTS} | dict(expectation or {})
 
         def work(connection: sa.Connection) -> None:
             connection.execute(
@@ -300,6 +314,7 @@ def _row_of(task_try: TaskTry, dialect: str) -> dict[str, Any]:
         "cycle": space.cycle,
         "key_shape": task_try.key_shape,
         "mode": task_try.mode,
+        "map_length": task_try.map_length,
         "host": identity.host[:250],
         "pid": identity.pid,
     }

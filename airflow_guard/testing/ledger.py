@@ -28,6 +28,7 @@ from airflow_guard.store.task_runs import TaskTry
 from airflow_guard.testing.parameters import (
     Parameters,
     callee_of,
+    expected_by,
     listing_of,
     refuse_unknown,
     space_of,
@@ -238,6 +239,7 @@ class TestLedger:
             verify=callee_of(verify, given) if verify else None,
             on_rerun=callee_of(on_rerun, given) if on_rerun else None,
             dag_task_ids={task_id for task_id, _ in self._tries},
+            expectation=lambda: expected_by(parameters, space),
         )
         return task, space
 

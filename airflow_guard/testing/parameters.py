@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow_guard.core.durations import duration
 from airflow_guard.core.effects import side_effect_of
+from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
         OncePer,
         OnConcurrent,
         OnDuplicate,
+        OnEmpty,
         OnOtherRun,
+        OnRepeated,
     )
     from airflow_guard.core.effects import SideEffect
+    from airflow_guard.core.expectations import Expected
     from airflow_guard.execution.session import Listing
 
 
@@ -55,6 +59,9 @@ class Parameters(TypedDict, total=False):
     on_duplicate: OnDuplicate
     on_concurrent: OnConcurrent
     on_other_run: OnOtherRun
+    expected: int | Expected | Callable[..., int | Expected | None] | None
+    on_empty: OnEmpty
+    on_repeated: OnRepeated
     stop_on_failure: bool
     max_rejected: int
     mode: Mode
@@ -128,6 +135,15 @@ def listing_of(parameters: Parameters, space: KeySpace) -> Listing | None:
         return lambda: documents
     callee = callee_of(documents, parameters.get("op_kwargs") or {})
     return lambda: callee.call({"business_date": space.business_date, "cycle": space.cycle})
+
+
+def expected_by(parameters: Parameters, space: KeySpace) -> Expected | None:
+    """Return what the listing should bring; functions are called as the one that lists."""
+    given = {"business_date": space.business_date, "cycle": space.cycle}
+    return expected_now(
+        parameters.get("expected"),
+        lambda function: callee_of(function, parameters.get("op_kwargs") or {}).call(given),
+    )
 
 
 def callee_of(function: Callable[..., Any], given: Mapping[str, Any]) -> Callee:

@@ -190,7 +190,7 @@ def test_any_exception_inside_is_in_doubt(books: Books, windowed: bool, error: B
         assert books.states() == {"A": "in_doubt", "B": "failed"}, "what was not begun is given back"
     [doubt, *_] = books.events("doubt")
     assert type(error).__name__ in doubt.reason
-    again = books.run(pay, ["A"], try_number=2)
+    again = books.run(pay, ["A"], run_id="manual__1", run_type="manual")
     assert counts(again) == {"in_doubt": 1}
     assert f"resolve --key {books.row('A').key_hash} --happened" in str(failure(again))
     assert books.receiver.twice() == []

@@ -10,6 +10,7 @@ too large), a token (this user, this form, what the user saw) and a permission: 
 from airflow_guard.plugins.forms import (
     adopt,
     breaks,
+    drop,
     fail_over,
     purge,
     rename,
@@ -22,5 +23,5 @@ from airflow_guard.plugins.forms import (
 
 ROUTERS = tuple(
     each.router
-    for each in (resolve, settle, breaks, rerun, reversal, withdraw, adopt, rename, purge, fail_over)
+    for each in (resolve, settle, drop, breaks, rerun, reversal, withdraw, adopt, rename, purge, fail_over)
 )

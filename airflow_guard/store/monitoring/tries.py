@@ -9,8 +9,9 @@ import sqlalchemy as sa
 
 from airflow_guard.core.monitoring.tries import TryRow
 from airflow_guard.store.dialects import utc_now
+from airflow_guard.store.listed_table import COUNTS
 from airflow_guard.store.monitoring.scope import dated, equal
-from airflow_guard.store.task_runs import COUNTS, aware, identity_of, known
+from airflow_guard.store.task_runs import aware, identity_of, known
 
 if TYPE_CHECKING:
     from airflow_guard.core.monitoring.filters import TryFilters

@@ -1,0 +1,141 @@
+"""Documents that an earlier try of a run listed and did not finish: this try lists them again, or says so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from airflow_guard.core.commands import drop_command, resolve_command
+from airflow_guard.core.decisions import Situation, situation_of
+from airflow_guard.core.errors import Forgotten, InProgressElsewhere
+from airflow_guard.core.refusals import rejected_before
+from airflow_guard.core.report import SAMPLE, Held, Outcome
+from airflow_guard.core.states import State
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from airflow_guard.core.documents import Document
+    from airflow_guard.core.guard import LedgerRow
+    from airflow_guard.core.report import Report
+    from airflow_guard.execution.spec import GuardSpec
+    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.listed import Left, ListedDocuments
+    from airflow_guard.store.task_runs import TaskTry
+
+_UNCLEAR = frozenset({"ContentChanged", "OtherRun", "OtherDeployment"})
+"""Why a document was held back that leaves it open what is done for it, even if its key is."""
+
+
+class Leftovers:
+    """What earlier tries of this task in this run have left, without what this try has listed so far."""
+
+    def __init__(
+        self, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, task_run_id: int, store: ListedDocuments
+    ) -> None:  # fmt: skip
+        self._ledger = ledger
+        self._spec = spec
+        self._try = task_try
+        self._report = report
+        self._task_run_id = task_run_id
+        self._store = store
+        self._tries: list[int] = []
+        self._left: dict[str, Left] = {}
+        self._noted: set[str] = set()
+
+    def load(self, *, resumed: bool) -> None:
+        """Read what is left. Usually there is no earlier try, or nothing."""
+        self._tries = self._store.tries(self._try.identity, self._task_run_id)
+        if resumed or self._tries not in ([], [self._task_run_id]):
+            self._left = self._store.left(self._try.space, self._tries)
+        self._noted = {key for key, left in self._left.items() if left.noted}
+
+    def saw(self, documents: Sequence[Document]) -> None:
+        """Take out what is listed again."""
+        for document in documents if self._left else ():
+            self._left.pop(document.key_hash, None)
+
+    def saw_refused(self, hashes: Collection[str]) -> None:
+        """Take out what is refused again."""
+        for key_hash in hashes:
+            self._left.pop(key_hash, None)
+
+    def relisted(self, documents: Sequence[Document]) -> None:
+        """Forget what earlier tries had noted of documents that this try has dealt with."""
+        again = {document.key_hash for document in documents} & self._noted if self._noted else set()
+        if again:
+            self._store.forget([each for each in self._tries if each != self._task_run_id], again)
+            self._noted -= again
+
+    def clear(self, *, also: bool) -> None:
+        """Forget all notes of the run."""
+        if also or self._noted:
+            self._store.forget(self._tries)
+
+    def report(self) -> None:
+        """Report what is left and not done: the try cannot end well."""
+        found: list[tuple[Left, str]] = []
+        for left, row in self._rows():
+            if row is None:
+                found.append((left, f"held back: {left.why}" if left.why else "not begun"))
+            elif row.state is State.REJECTED:
+                self._report.add(Outcome.REJECTED, left.document, rejected_before(row))
+            elif (situation := situation_of(row)) in (Situation.RUNNING, Situation.FOLLOW_UP_RUNNING):
+                self._wait(left, row)
+            elif situation not in (Situation.DONE, Situation.DROPPED):
+                found.append((left, f"{situation}{f': {row.error}' if row.error else ''}"))
+            elif situation is Situation.DONE and left.why in _UNCLEAR:
+                found.append((left, f"held back: {left.why}"))
+        if found:
+            self._say(found)
+
+    def _rows(self) -> list[tuple[Left, LedgerRow | None]]:
+        by_date: dict[object, list[Left]] = {}
+        for left in self._left.values():
+            by_date.setdefault(left.key_date, []).append(left)
+        together = []
+        for group in by_date.values():
+            for start in range(0, len(group), 500):
+                part = group[start : start + 500]
+                rows = self._ledger.read(part[0].key_date, [left.key_hash for left in part])
+                together += [(left, rows.get(left.key_hash)) for left in part]
+        return together
+
+    def _wait(self, left: Left, row: LedgerRow) -> None:
+        error = InProgressElsewhere(
+            f"{self._try.space.describe(left.document)} is in progress elsewhere: {row.done_by}. An earlier try of this run "
+            "listed it, and it is not done yet."
+        )
+        self._report.add_waiting(Held(left.key_hash, left.document, row.done_by), error)
+
+    def _say(self, found: Sequence[tuple[Left, str]]) -> None:
+        space = self._try.space
+        names = [left.document for left, _ in found]
+        said = "; ".join(
+            f"{'the run as a whole' if left.document is None else left.document} ({why:.200})"
+            for left, why in found[:5]
+        )
+        more = f"; and {len(found) - 5:,} more" if len(found) > 5 else ""
+        doubt = next((left for left, why in found if why.startswith(Situation.IN_DOUBT)), None)
+        settle = (
+            f" Settle what is in doubt first: {resolve_command(doubt.key_hash, ledger=self._spec.ledger)}."
+            if doubt
+            else ""
+        )
+        command = drop_command(
+            (space.key_namespace, space.operation, space.business_date.isoformat()), names[:3],
+            every=len(names) > 3, cycle=space.cycle, ledger=self._spec.ledger,
+        )  # fmt: skip
+        error = Forgotten(
+            f"{space.describe(None)}: an earlier try of this run listed {len(found):,} "
+            f"document{'' if len(found) == 1 else 's'} that {'is' if len(found) == 1 else 'are'} not done, and this try does "
+            f"not list {'it' if len(found) == 1 else 'them'} any more: {said}{more}. If the work is to be done, let it be "
+            f"listed again and clear the task.{settle} If it is not, drop it with a reason: {command}",
+            retryable=self._try.identity.map_index >= 0,
+        )
+        self._report.add_many(
+            Outcome.FORGOTTEN, names, "listed by an earlier try of this run, and not any more"
+        )
+        self._report.forgotten = error
+        self._report.errors.extend(
+            (name, error) for name in names[: max(0, SAMPLE - len(self._report.errors))]
+        )
