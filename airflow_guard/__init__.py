@@ -33,9 +33,11 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import DateChangedError as DateChangedError
     from airflow_guard.core.errors import DocumentError as DocumentError
     from airflow_guard.core.errors import DocumentsFailed as DocumentsFailed
+    from airflow_guard.core.errors import DroppedBefore as DroppedBefore
     from airflow_guard.core.errors import DuplicateDocumentError as DuplicateDocumentError
     from airflow_guard.core.errors import DuplicateRefused as DuplicateRefused
     from airflow_guard.core.errors import FollowUpFailed as FollowUpFailed
+    from airflow_guard.core.errors import Forgotten as Forgotten
     from airflow_guard.core.errors import GuardError as GuardError
     from airflow_guard.core.errors import InDoubt as InDoubt
     from airflow_guard.core.errors import InDoubtUnsettled as InDoubtUnsettled
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import OwnershipLost as OwnershipLost
     from airflow_guard.core.errors import ReconciliationError as ReconciliationError
     from airflow_guard.core.errors import Rejected as Rejected
+    from airflow_guard.core.errors import RepeatedDocument as RepeatedDocument
     from airflow_guard.core.errors import RerunRefused as RerunRefused
     from airflow_guard.core.errors import ResolutionError as ResolutionError
     from airflow_guard.core.errors import ResultError as ResultError
@@ -64,7 +67,9 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import Stopped as Stopped
     from airflow_guard.core.errors import TooManyRejected as TooManyRejected
     from airflow_guard.core.errors import TransactionError as TransactionError
+    from airflow_guard.core.errors import UnexpectedListing as UnexpectedListing
     from airflow_guard.core.errors import UnknownCommit as UnknownCommit
+    from airflow_guard.core.expectations import Expected as Expected
     from airflow_guard.core.reconciliation.sides import Side as Side
     from airflow_guard.decorators.typed import task as task
     from airflow_guard.notifications.callbacks import alert_on_dag_failure as alert_on_dag_failure
@@ -94,14 +99,15 @@ _NAMES = {
     "airflow_guard.core.errors": (
         "AmountError", "BeforeHorizon", "BlockedError", "BothEmpty", "BreaksFound", "BusinessDateError", "CalendarError",
         "ConfigurationError", "ContentChanged", "DateChangedError", "DocumentError", "DocumentsFailed",
-        "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "GuardError", "InDoubt",
+        "DroppedBefore", "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "Forgotten", "GuardError", "InDoubt",
         "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift", "LedgerBusy", "LedgerError",
         "LedgerNotConfigured", "LedgerNotMigrated", "LedgerRefused", "LedgerUnavailable", "NeverCompared",
         "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
-        "ReconciliationError", "Rejected", "RerunRefused", "ResolutionError", "ResultError", "SideInvalid",
+        "ReconciliationError", "Rejected", "RepeatedDocument", "RerunRefused", "ResolutionError", "ResultError", "SideInvalid",
         "SideUnavailable", "StaleResolution", "Stopped", "TooManyRejected", "TransactionError",
-        "UnknownCommit",
+        "UnexpectedListing", "UnknownCommit",
     ),
+    "airflow_guard.core.expectations": ("Expected",),
     "airflow_guard.core.reconciliation.sides": ("Side",),
     "airflow_guard.decorators.typed": ("task",),
     "airflow_guard.notifications.callbacks": (

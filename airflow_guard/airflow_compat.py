@@ -311,13 +311,29 @@ def hostname() -> str:
     return str(get_hostname())  # type: ignore[no-untyped-call]
 
 
-def count_of_instances(ti: Any) -> int | None:
+STARTED = (
+    "running",
+    "deferred",
+    "awaiting_input",
+    "success",
+    "failed",
+    "skipped",
+    "upstream_failed",
+    "removed",
+)
+"""States of task instances that have listed their documents already, or never will."""
+
+
+def count_of_instances(ti: Any, states: Sequence[str] | None = None) -> int | None:
     """Return how many instances a mapped task has in this run, ``None`` if Airflow does not say.
 
     :param ti: one of them, at work in this process.
+    :param states: only those; ``None``: all.
     """
+    of_task = {"dag_id": ti.dag_id, "task_ids": [ti.task_id], "run_ids": [ti.run_id]}
     try:
-        return int(ti.get_ti_count(dag_id=ti.dag_id, task_ids=[ti.task_id], run_ids=[ti.run_id])) or None
+        found = int(ti.get_ti_count(**of_task, **({"states": list(states)} if states else {})))
+        return found if states else found or None
     except Exception:  # noqa: BLE001 - a figure for people: it keeps no task from its work
         return None
 

@@ -64,9 +64,13 @@ def resolve_document_command(
 
 
 def drop_command(
-    space: tuple[str, str, str], documents: Sequence[str | None], *, every: bool = False, cycle: str = "",
+    space: tuple[str, str, str],
+    documents: Sequence[str | None],
+    *,
+    every: bool = False,
+    cycle: str = "",
     ledger: str | None = None,
-) -> str:  # fmt: skip
+) -> str:
     """Return the command line that drops documents that were listed and are not done.
 
     >>> drop_command(("payments", "send", "2026-01-30"), ["PAY-18"])

@@ -65,11 +65,21 @@ class Expected:
 
     def describe(self) -> str:
         """Return it in words."""
-        counted = _counted(self.least, self.most)
         if self.total is None:
-            return counted
+            return expected_words(self.least, self.most, None)
         value = shown(Decimal(self.total)) if isinstance(self.total, (int, Decimal)) else "as computed"
-        return f"{counted} with {self.amount} of {value} in all"
+        return expected_words(self.least, self.most, f"{self.amount} of {value}")
+
+
+def expected_words(least: int | None, most: int | None, total: str | None) -> str:
+    """Return what was expected in words, empty if nothing was.
+
+    >>> expected_words(1, None, "12.50"), expected_words(None, None, None)
+    ('at least 1 document with 12.50 in all', '')
+    """
+    if least is None and most is None and total is None:
+        return ""
+    return _counted(least, most) + (f" with {total} in all" if total is not None else "")
 
 
 def _counted(least: int | None, most: int | None) -> str:
@@ -78,9 +88,9 @@ def _counted(least: int | None, most: int | None) -> str:
     if least == most:
         return f"{least:,} document{'' if least == 1 else 's'}"
     if most is None:
-        return f"at least {least:,} documents"
+        return f"at least {least:,} document{'' if least == 1 else 's'}"
     if least is None:
-        return f"at most {most:,} documents"
+        return f"at most {most:,} document{'' if most == 1 else 's'}"
     return f"{least:,} to {most:,} documents"
 
 

@@ -48,8 +48,13 @@ class Outcome(StrEnum):
 
 
 _FAILURES = (
-    Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.WAITING, Outcome.RELEASED, Outcome.FORGOTTEN,
-)  # fmt: skip
+    Outcome.FAILED,
+    Outcome.IN_DOUBT,
+    Outcome.BLOCKED,
+    Outcome.WAITING,
+    Outcome.RELEASED,
+    Outcome.FORGOTTEN,
+)
 
 
 @dataclass(slots=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_guard.core.commands import drop_command, resolve_command
-from airflow_guard.core.decisions import Situation, situation_of
+from airflow_guard.core.decisions import DECISIONS_OF, Situation, situation_of
 from airflow_guard.core.errors import Forgotten, InProgressElsewhere
 from airflow_guard.core.refusals import rejected_before
 from airflow_guard.core.report import SAMPLE, Held, Outcome
 from airflow_guard.core.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from airflow_guard.core.documents import Document
     from airflow_guard.core.guard import LedgerRow
@@ -22,22 +24,52 @@ if TYPE_CHECKING:
     from airflow_guard.store.listed import Left, ListedDocuments
     from airflow_guard.store.task_runs import TaskTry
 
+log = logging.getLogger(__name__)
 _UNCLEAR = frozenset({"ContentChanged", "OtherRun", "OtherDeployment"})
 """Why a document was held back that leaves it open what is done for it, even if its key is."""
 
 
+_TO_SETTLE = {
+    Situation.IN_DOUBT: "What is in doubt has to be settled:",
+    Situation.FOLLOW_UP_OPEN: "What follows the effect has to be finished by hand:",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What is left and not done, and why."""
+
+    left: Left
+    why: str
+    situation: Situation | None = None
+
+
 class Leftovers:
-    """What earlier tries of this task in this run have left, without what this try has listed so far."""
+    """What earlier tries of this task in this run have left, without what this try has listed so far.
+
+    A mapped task is one listing in parts, and a part may move to another instance when the run is cleared: what an instance
+    does not list any more is looked for again by those that begin later, as long as there are some.
+    """
 
     def __init__(
-        self, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, task_run_id: int, store: ListedDocuments
-    ) -> None:  # fmt: skip
+        self,
+        ledger: Ledger,
+        spec: GuardSpec,
+        task_try: TaskTry,
+        report: Report,
+        *,
+        task_run_id: int,
+        store: ListedDocuments,
+        others_to_come: Callable[[], bool],
+    ) -> None:
         self._ledger = ledger
         self._spec = spec
         self._try = task_try
         self._report = report
         self._task_run_id = task_run_id
         self._store = store
+        self._others_to_come = others_to_come
+        self._passed_on = False
         self._tries: list[int] = []
         self._left: dict[str, Left] = {}
         self._noted: set[str] = set()
@@ -68,23 +100,24 @@ class Leftovers:
 
     def clear(self, *, also: bool) -> None:
         """Forget all notes of the run."""
-        if also or self._noted:
+        if (also or self._noted) and not self._passed_on:
             self._store.forget(self._tries)
 
     def report(self) -> None:
         """Report what is left and not done: the try cannot end well."""
-        found: list[tuple[Left, str]] = []
+        found: list[_Found] = []
         for left, row in self._rows():
             if row is None:
-                found.append((left, f"held back: {left.why}" if left.why else "not begun"))
+                found.append(_Found(left, f"held back: {left.why}" if left.why else "not begun"))
             elif row.state is State.REJECTED:
                 self._report.add(Outcome.REJECTED, left.document, rejected_before(row))
             elif (situation := situation_of(row)) in (Situation.RUNNING, Situation.FOLLOW_UP_RUNNING):
                 self._wait(left, row)
             elif situation not in (Situation.DONE, Situation.DROPPED):
-                found.append((left, f"{situation}{f': {row.error}' if row.error else ''}"))
+                why = f"{situation}{f': {row.error}' if row.error else ''}"
+                found.append(_Found(left, why, situation))
             elif situation is Situation.DONE and left.why in _UNCLEAR:
-                found.append((left, f"held back: {left.why}"))
+                found.append(_Found(left, f"held back: {left.why}"))
         if found:
             self._say(found)
 
@@ -107,35 +140,55 @@ class Leftovers:
         )
         self._report.add_waiting(Held(left.key_hash, left.document, row.done_by), error)
 
-    def _say(self, found: Sequence[tuple[Left, str]]) -> None:
-        space = self._try.space
-        names = [left.document for left, _ in found]
-        said = "; ".join(
-            f"{'the run as a whole' if left.document is None else left.document} ({why:.200})"
-            for left, why in found[:5]
-        )
+    def _say(self, found: Sequence[_Found]) -> None:
+        names = [each.left.document for each in found]
+        one = len(found) == 1
+        said = "; ".join(f"{_name(each.left)} ({each.why:.200})" for each in found[:5])
         more = f"; and {len(found) - 5:,} more" if len(found) > 5 else ""
-        doubt = next((left for left, why in found if why.startswith(Situation.IN_DOUBT)), None)
-        settle = (
-            f" Settle what is in doubt first: {resolve_command(doubt.key_hash, ledger=self._spec.ledger)}."
-            if doubt
-            else ""
-        )
-        command = drop_command(
-            (space.key_namespace, space.operation, space.business_date.isoformat()), names[:3],
-            every=len(names) > 3, cycle=space.cycle, ledger=self._spec.ledger,
-        )  # fmt: skip
         error = Forgotten(
-            f"{space.describe(None)}: an earlier try of this run listed {len(found):,} "
-            f"document{'' if len(found) == 1 else 's'} that {'is' if len(found) == 1 else 'are'} not done, and this try does "
-            f"not list {'it' if len(found) == 1 else 'them'} any more: {said}{more}. If the work is to be done, let it be "
-            f"listed again and clear the task.{settle} If it is not, drop it with a reason: {command}",
+            f"{self._try.space.describe(None)}: an earlier try of this run listed {len(found):,} "
+            f"document{'' if one else 's'} that {'is' if one else 'are'} not done, and this try does not list "
+            f"{'it' if one else 'them'} any more: {said}{more}. If the work is to be done, let it be listed again and clear "
+            f"the task.{self._settle(found)}{self._drop(found)}",
             retryable=self._try.identity.map_index >= 0,
         )
+        if self._others_to_come():
+            log.warning("%s Other instances of the task are still to list theirs.", error)
+            self._passed_on = True
+            return
         self._report.add_many(
             Outcome.FORGOTTEN, names, "listed by an earlier try of this run, and not any more"
         )
         self._report.forgotten = error
-        self._report.errors.extend(
-            (name, error) for name in names[: max(0, SAMPLE - len(self._report.errors))]
+        room = max(0, SAMPLE - len(self._report.errors))
+        self._report.errors.extend((name, error) for name in names[:room])
+
+    def _settle(self, found: Sequence[_Found]) -> str:
+        """Return how to settle what cannot be dropped, the first of each kind."""
+        said = ""
+        for situation, words in _TO_SETTLE.items():
+            first = next((each.left for each in found if each.situation is situation), None)
+            if first is not None:
+                command = resolve_command(
+                    first.key_hash, decision=DECISIONS_OF[situation][0], ledger=self._spec.ledger
+                )
+                said += f" {words} {command}."
+        return said
+
+    def _drop(self, found: Sequence[_Found]) -> str:
+        space = self._try.space
+        names = [each.left.document for each in found if each.situation not in _TO_SETTLE]
+        if not names:
+            return ""
+        command = drop_command(
+            (space.key_namespace, space.operation, space.business_date.isoformat()),
+            names[:3],
+            every=len(names) > 3,
+            cycle=space.cycle,
+            ledger=self._spec.ledger,
         )
+        return f" If it is not, drop it with a reason: {command}"
+
+
+def _name(left: Left) -> str:
+    return "the run as a whole" if left.document is None else left.document

@@ -39,13 +39,22 @@ class Listed:
     have taken them from their source, so that nobody would list them again after a kill.
 
     :param expectation: gives what was expected, asked once the listing is read to its end.
+    :param others_to_come: tells whether other instances of the task are still to list their documents.
     :param resumed: whether the try goes on after a wait: its listing was compared before.
     """
 
     def __init__(
-        self, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, task_run_id: int,
-        expectation: Callable[[], Expected | None], *, resumed: bool,
-    ) -> None:  # fmt: skip
+        self,
+        ledger: Ledger,
+        spec: GuardSpec,
+        task_try: TaskTry,
+        report: Report,
+        *,
+        task_run_id: int,
+        expectation: Callable[[], Expected | None],
+        others_to_come: Callable[[], bool],
+        resumed: bool,
+    ) -> None:
         self._spec = spec
         self._space = task_try.space
         self._report = report
@@ -53,7 +62,15 @@ class Listed:
         self._expectation = expectation
         self._resumed = resumed
         self._store = ListedDocuments(ledger.database)
-        self._left = Leftovers(ledger, spec, task_try, report, task_run_id, self._store)
+        self._left = Leftovers(
+            ledger,
+            spec,
+            task_try,
+            report,
+            task_run_id=task_run_id,
+            store=self._store,
+            others_to_come=others_to_come,
+        )
         self._source: Iterator[list[Document]] = iter(())
         self._ahead: deque[list[Document]] | None = None
         self._in_hand = False

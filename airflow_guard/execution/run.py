@@ -46,9 +46,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 _NEEDS_SOMEBODY = (
-    Outcome.FAILED, Outcome.IN_DOUBT, Outcome.BLOCKED, Outcome.REJECTED, Outcome.OBSERVED, Outcome.REPEATED,
+    Outcome.FAILED,
+    Outcome.IN_DOUBT,
+    Outcome.BLOCKED,
+    Outcome.REJECTED,
+    Outcome.OBSERVED,
+    Outcome.REPEATED,
     Outcome.FORGOTTEN,
-)  # fmt: skip
+)
 _NO_LEDGER = "the ledger is not there"
 
 
@@ -63,6 +68,7 @@ class GuardedTask:
     :param on_rerun: ``on_rerun`` of the side effect, where given.
     :param dag_task_ids: the tasks that the DAG has now, for the key-drift check.
     :param resumed: the task try's id from before a deferral.
+    :param others_to_come: tells whether other instances of a mapped task are still to list their documents.
     :param expectation: gives what the listing should bring, once it is read; ``None``: as the rules say.
     """
 
@@ -78,8 +84,10 @@ class GuardedTask:
         dag_task_ids: Collection[str] = (),
         resumed: int | None = None,
         expectation: Callable[[], Expected | None] | None = None,
+        others_to_come: Callable[[], bool] = lambda: False,
     ) -> None:
         callee.check(spec)
+        self._others_to_come = others_to_come
         self._expectation = expectation or self._as_the_rules_say
         self._ledger = ledger
         self._spec = spec
@@ -135,9 +143,15 @@ class GuardedTask:
                 ledger_name=self._spec.ledger,
             )  # fmt: skip
             listed = Listed(
-                self._ledger, self._spec, self._try, report, self.task_run_id, self._expectation,
+                self._ledger,
+                self._spec,
+                self._try,
+                report,
+                task_run_id=self.task_run_id,
+                expectation=self._expectation,
+                others_to_come=self._others_to_come,
                 resumed=self._resumed is not None,
-            )  # fmt: skip
+            )
             self._work(report, unguarded, drift, listed, documents, one)
             outcome = self._outcome(report)
             if outcome == "success":
@@ -222,8 +236,14 @@ class GuardedTask:
             observer.run([(document, None, _NO_LEDGER) for document in chunk])
 
     def _work(
-        self, report: Report, unguarded: str | None, drift: DriftCheck, listed: Listed, documents: Listing | None, one: Any
-    ) -> None:  # fmt: skip
+        self,
+        report: Report,
+        unguarded: str | None,
+        drift: DriftCheck,
+        listed: Listed,
+        documents: Listing | None,
+        one: Any,
+    ) -> None:
         spec, ledger, space = self._spec, self._ledger, self._try.space
         keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold, over=self._stop.set)
         self._keeper = keeper

@@ -179,9 +179,14 @@ class Session:
         everything = [*new, *known, *reruns]
         try:
             won = self._ledger.claim(
-                own, self._space, new, known, reruns=reruns, fail_over=self._after.newest,
+                own,
+                self._space,
+                new,
+                known,
+                reruns=reruns,
+                fail_over=self._after.newest,
                 listed=self._listed.in_hand,
-            )  # fmt: skip
+            )
         except LedgerBusy as error:
             self._not_won(everything, str(error))
             return own, {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.airflow_compat import count_of_instances
+from airflow_guard.airflow_compat import STARTED, count_of_instances
 from airflow_guard.core.dates import NoBusinessDate, RunFacts, resolve_business_date
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
@@ -89,6 +89,15 @@ def map_length_of(context: Mapping[str, Any]) -> int | None:
         return None
     length = context.get("expanded_ti_count")
     return int(length) if length is not None else count_of_instances(ti)
+
+
+def others_to_come(context: Mapping[str, Any]) -> bool:
+    """Return whether instances of this mapped task are still to begin, so that they may list what this one does not."""
+    ti = context["ti"]
+    if ti.map_index is None or ti.map_index < 0:
+        return False
+    every, begun = count_of_instances(ti), count_of_instances(ti, STARTED)
+    return every is not None and begun is not None and begun < every
 
 
 def run_type_of(run: Any) -> str:

@@ -37,7 +37,7 @@ from airflow_guard.operators.calling import (
     given_to_verify,
 )
 from airflow_guard.operators.declaration import without_document
-from airflow_guard.operators.run_context import identity_of, map_length_of, run_facts
+from airflow_guard.operators.run_context import identity_of, map_length_of, others_to_come, run_facts
 from airflow_guard.store.task_runs import TaskTry
 
 if TYPE_CHECKING:
@@ -135,6 +135,7 @@ class GuardedTry:
             dag_task_ids=frozenset(self._task.dag.task_ids),
             resumed=resumed,
             expectation=lambda: self._expected(shared),
+            others_to_come=lambda: others_to_come(self._context),
         )
         if self._stopped:
             self._guarded.stop(self._stopped)

@@ -16,6 +16,7 @@ from airflow_guard.core.decisions import CONSEQUENCES, Decision, Situation, chec
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, NORMALISER_VERSION, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
+from airflow_guard.store import aliases
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent, told
 from airflow_guard.store.one_transaction import one_transaction
@@ -83,8 +84,14 @@ class _Found:
 
 
 def drop(
-    ledger: Ledger, place: Place, documents: Sequence[str | None] | None, *, actor: str, reason: str, dry_run: bool = False
-) -> list[Dropped]:  # fmt: skip
+    ledger: Ledger,
+    place: Place,
+    documents: Sequence[str | None] | None,
+    *,
+    actor: str,
+    reason: str,
+    dry_run: bool = False,
+) -> list[Dropped]:
     """Drop documents (failed, given up before it began, or without a key → dropped), each with an event.
 
     :param documents: normalised; ``None``: all of the place that were listed, are not done and can be dropped.
@@ -142,7 +149,7 @@ class _Drop:
         wanted = (
             sa.select(listed, run.c.deployment)
             .join(run, run.c.id == listed.c.task_run_id)
-            .where(*self._of(run), sa.not_(alive))
+            .where(*self._of(run, *self._former()), sa.not_(alive))
             .order_by(listed.c.task_run_id)
         )
         return self._connection.execute(wanted).all()
@@ -155,12 +162,19 @@ class _Drop:
         )
         return {(row.key_date, row.key_hash) for row in self._connection.execute(wanted)}
 
-    def _of(self, table: sa.Table) -> tuple[sa.ColumnElement[bool], ...]:
+    def _former(self) -> Sequence[aliases.Name]:
+        """Return the names that the operation had: tries keep those under which they ran."""
+        name = (self._place.key_namespace, self._place.operation)
+        return aliases.former_names(self._connection, self._tables, name)
+
+    def _of(self, table: sa.Table, *former: aliases.Name) -> tuple[sa.ColumnElement[bool], ...]:
         place = self._place
+        names = [(place.key_namespace, place.operation), *former]
         return (
-            table.c.business_date == place.business_date, table.c.key_namespace == place.key_namespace,
-            table.c.operation == place.operation, table.c.cycle == place.cycle,
-        )  # fmt: skip
+            table.c.business_date == place.business_date,
+            sa.or_(*(sa.and_(table.c.key_namespace == one[0], table.c.operation == one[1]) for one in names)),
+            table.c.cycle == place.cycle,
+        )
 
     def _hash_of(self, note: Any) -> str:
         """Return the key's hash under the name that the operation has now."""
@@ -220,10 +234,19 @@ class _Drop:
         self._ledger.events.write(
             self._connection,
             AuditEvent(
-                "drop", text, self._actor, self._reason, each.key_date, each.key_hash,
-                each.row.attempt if each.row is not None else None, token, run, before, State.DROPPED.value,
+                "drop",
+                text,
+                self._actor,
+                self._reason,
+                each.key_date,
+                each.key_hash,
+                each.row.attempt if each.row is not None else None,
+                token,
+                run,
+                before,
+                State.DROPPED.value,
             ),
-        )  # fmt: skip
+        )
         return Dropped(each.key_hash, each.document, each.before)
 
     def _insert(self, each: _Found, token: str) -> None:
@@ -234,13 +257,26 @@ class _Drop:
             place.key_namespace, place.operation, place.business_date, place.cycle, once_per, note.deployment
         )
         values = {
-            "key_date": each.key_date, "key_hash": each.key_hash, "normaliser": NORMALISER_VERSION,
-            "key_namespace": place.key_namespace, "operation": place.operation, "business_date": place.business_date,
-            "cycle": place.cycle, "document": each.document, "deployment": note.deployment,
-            "state": State.DROPPED.value, "phase": Phase.NONE.value, "follow_up": FollowUp.NONE.value, "attempt": 0,
-            "generation": 1, "owner_token": token, "idempotency_key": space.hasher().idempotency_key(each.key_hash),
-            "task_run_id": note.task_run_id, "first_task_run_id": note.task_run_id, "error": self._why,
-        }  # fmt: skip
+            "key_date": each.key_date,
+            "key_hash": each.key_hash,
+            "normaliser": NORMALISER_VERSION,
+            "key_namespace": place.key_namespace,
+            "operation": place.operation,
+            "business_date": place.business_date,
+            "cycle": place.cycle,
+            "document": each.document,
+            "deployment": note.deployment,
+            "state": State.DROPPED.value,
+            "phase": Phase.NONE.value,
+            "follow_up": FollowUp.NONE.value,
+            "attempt": 0,
+            "generation": 1,
+            "owner_token": token,
+            "idempotency_key": space.hasher().idempotency_key(each.key_hash),
+            "task_run_id": note.task_run_id,
+            "first_task_run_id": note.task_run_id,
+            "error": self._why,
+        }
         try:
             self._connection.execute(
                 sa.insert(e).values(**values, claimed_at=utc_now(), finished_at=utc_now())

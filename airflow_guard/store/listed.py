@@ -47,13 +47,33 @@ class ListedDocuments:
         self._listed = database.tables.listed
 
     def tries(self, identity: TaskIdentity, until: int) -> list[int]:
-        """Return the tries of this task in this run up to one of them, oldest first; observing ones left nothing."""
+        """Return the tries of this task in this run up to one of them, oldest first; observing ones left nothing.
+
+        Of other instances of a mapped task: those of an instance that has ended well after several tries.
+        """
         run = self._db.tables.task_run
-        found = sa.select(run.c.id).where(
-            run.c.run_id == identity.run_id, run.c.dag_id == identity.dag_id, run.c.task_id == identity.task_id,
-            run.c.map_index == identity.map_index, run.c.id <= until, run.c.mode == "enforce",
-        )  # fmt: skip
-        return list(self._db.read(lambda c: c.execute(found.order_by(run.c.id)).scalars().all()))
+        found = (
+            sa.select(run.c.id, run.c.map_index, run.c.outcome)
+            .where(
+                run.c.run_id == identity.run_id,
+                run.c.dag_id == identity.dag_id,
+                run.c.task_id == identity.task_id,
+                run.c.id <= until,
+                run.c.mode == "enforce",
+            )
+            .order_by(run.c.id)
+        )
+        if identity.map_index < 0:
+            found = found.where(run.c.map_index == identity.map_index)
+        of_instance: dict[int, list[Any]] = {}
+        for row in self._db.read(lambda c: c.execute(found).all()):
+            of_instance.setdefault(row.map_index, []).append(row)
+        return sorted(
+            row.id
+            for index, rows in of_instance.items()
+            if index == identity.map_index or (len(rows) > 1 and rows[-1].outcome == "success")
+            for row in rows
+        )
 
     def left(self, space: KeySpace, tries: Sequence[int]) -> dict[str, Left]:
         """Return what tries have left undone, by the hash that the document has in a key space."""
@@ -72,8 +92,10 @@ class ListedDocuments:
         """Return keys that tries have left: by the index of what wants attention, and by the leases that are there."""
         e, lease = self._db.tables.execution, self._db.tables.lease
         mine = (
-            e.c.task_run_id.in_(tries), e.c.key_namespace == space.key_namespace, e.c.operation == space.operation,
-        )  # fmt: skip
+            e.c.task_run_id.in_(tries),
+            e.c.key_namespace == space.key_namespace,
+            e.c.operation == space.operation,
+        )
         columns = (e.c.key_date, e.c.key_hash, e.c.document)
         wanted = sa.select(*columns).where(*mine, e.c.attention.in_([constant(word) for word in _ATTENTION]))
         held = (
@@ -94,11 +116,14 @@ class ListedDocuments:
         whys = whys or {}
         rows = [
             {
-                "task_run_id": task_run_id, "key_date": key_date, "key_hash": each.key_hash, "document": each.name,
+                "task_run_id": task_run_id,
+                "key_date": key_date,
+                "key_hash": each.key_hash,
+                "document": each.name,
                 "why": whys.get(each.key_hash),
             }
             for each in documents
-        ]  # fmt: skip
+        ]
         self._write(task_run_id, rows)
 
     def note_refused(self, task_run_id: int, key_date: date, items: Iterable[tuple[str, str]]) -> None:
@@ -106,10 +131,16 @@ class ListedDocuments:
         self._write(
             task_run_id,
             [
-                {"task_run_id": task_run_id, "key_date": key_date, "key_hash": key, "document": text, "why": "DocumentError"}
+                {
+                    "task_run_id": task_run_id,
+                    "key_date": key_date,
+                    "key_hash": key,
+                    "document": text,
+                    "why": "DocumentError",
+                }
                 for key, text in items
             ],
-        )  # fmt: skip
+        )
 
     def _write(self, task_run_id: int, rows: Sequence[dict[str, Any]]) -> None:
         rows = list({row["key_hash"]: row for row in rows}.values())

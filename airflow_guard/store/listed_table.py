@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import sqlalchemy as sa
 
-from airflow_guard.store.column_types import BigId, Hash, LongText
+from airflow_guard.store.column_types import BigId, Hash
 
 COUNTS = (
-    "documents", "executed", "replayed", "own_replays", "repeated", "blocked", "rejected", "failed", "in_doubt", "waiting",
-    "released", "forgotten",
-)  # fmt: skip
+    "documents",
+    "executed",
+    "replayed",
+    "own_replays",
+    "repeated",
+    "blocked",
+    "rejected",
+    "failed",
+    "in_doubt",
+    "waiting",
+    "released",
+    "forgotten",
+)
 """The counts of a try. ``first_claims`` is written by its claims, the others when it ends."""
 
 
@@ -37,7 +47,7 @@ def listed_columns(prefix: str) -> list[sa.schema.SchemaItem]:
         sa.Column("task_run_id", BigId, nullable=False),
         sa.Column("key_date", sa.Date, nullable=False),
         sa.Column("key_hash", Hash, nullable=False),
-        sa.Column("document", LongText),
+        sa.Column("document", sa.String(255)),
         sa.Column("why", sa.String(40)),
         # A try lists a document once here, however often it is mentioned.
         sa.PrimaryKeyConstraint("task_run_id", "key_hash", name=f"{prefix}listed_pk"),

@@ -310,7 +310,7 @@ class _Work:
             return StaleResolution(f"{describe(row)}: its attempt has just given a sign of life. {look}")
         if situation in (Situation.DONE, Situation.FAILED, Situation.DROPPED):
             return StaleResolution(f"{describe(row)}: settled already. {_now(known)} {look}")
-        if situation in DECISIONS_OF:
+        if situation in DECISIONS_OF and situation is not Situation.ABANDONED:
             options = " or ".join(decision.option for decision in DECISIONS_OF[situation])
             return ResolutionError(
                 f"{describe(row)} is {situation}, so {self._decision.option} does not apply: use {options}. "

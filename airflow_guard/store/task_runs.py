@@ -124,9 +124,13 @@ class TaskRuns:
         connection.execute(change, {"run": task_run_id, "first": first, "listed": listed})
 
     def close(
-        self, task_run_id: int, outcome: str, counts: Mapping[str, int], error: str | None = None,
+        self,
+        task_run_id: int,
+        outcome: str,
+        counts: Mapping[str, int],
+        error: str | None = None,
         expectation: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Record how a try ended and end its lease at once, so that nobody waits for it.
 
         The lease of a try that failed stays, over, as long as keys are in its hands (the ledger was away when it had to

@@ -21,6 +21,7 @@ from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import aliases
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
+from airflow_guard.store.drops import Place, drop
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.rename import CHUNK, Renamed, rename
 from tests.contract.attempts import (
@@ -119,11 +120,19 @@ def test_every_state_is_renamed_and_other_operations_are_not(ledger: Ledger) -> 
     attempt(ledger, "refused").begin().reject("no account")
     attempt(ledger, "failed").begin().fail("proved")
     attempt(ledger, "gone").begin().die()
+    attempt(ledger, "unwanted").begin().fail("proved")
+    drop(
+        ledger,
+        Place(SPACE.key_namespace, SPACE.operation, SPACE.business_date),
+        ["unwanted"],
+        actor="ana",
+        reason="withdrawn",
+    )
     other = replace(SPACE, operation="notify")
     attempt(ledger, "done", space=other).begin().complete()
     done = renamed(ledger)
     assert done.keys == dict.fromkeys(State, 1)
-    assert len(keys_of(ledger, RENAMED, "done", "doubtful", "refused", "failed", "gone")) == 5
+    assert len(keys_of(ledger, RENAMED, "done", "doubtful", "refused", "failed", "gone", "unwanted")) == 6
     assert len(keys_of(ledger, other, "done")) == 1
 
 

@@ -329,7 +329,7 @@ def test_the_state_diagram_has_every_transition_and_no_other() -> None:
 def test_every_state_and_phase_is_explained() -> None:
     text = page(LEDGER).section("The states")
     assert [code(row[0])[0] for row in table_rows(text)] == [
-        State.IN_PROGRESS, State.COMPLETED, State.FAILED, State.REJECTED, State.IN_DOUBT
+        State.IN_PROGRESS, State.COMPLETED, State.FAILED, State.REJECTED, State.DROPPED, State.IN_DOUBT
     ]  # fmt: skip
     assert set(Phase) <= set(re.findall(r"`(\w+)`", text))
 

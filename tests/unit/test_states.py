@@ -89,7 +89,7 @@ def test_the_database_checks_exactly_these_pairs():
 def test_words_are_stored_as_they_are_written():
     """They are in the database for years."""
     assert [*State, *Phase, *FollowUp] == [
-        "in_progress", "completed", "failed", "rejected", "in_doubt",
+        "in_progress", "completed", "failed", "rejected", "dropped", "in_doubt",
         "none", "in_transaction", "begun", "done",
         "none", "pending", "failed", "settled",
     ]  # fmt: skip

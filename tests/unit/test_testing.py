@@ -125,7 +125,7 @@ def test_errors_are_told_and_not_raised(ledger: TestLedger, bank: list[str]) -> 
     assert row is not None
     assert (row.state, row.error) == (State.REJECTED, "account closed")
     assert ledger.row("nobody") is None
-    only_rejected = ledger.run(pay, documents=["ok", "rejected"])
+    only_rejected = ledger.run(pay, documents=["ok", "rejected"], run_id="manual__another")
     assert isinstance(only_rejected.error, TooManyRejected)
 
 

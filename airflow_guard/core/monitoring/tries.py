@@ -18,9 +18,15 @@ class TryRow:
     :param mode: ``enforce`` or ``observe``.
     :param outcome: ``success``, ``failed``, ``skipped``, ``waiting``; ``None``: it has not ended, or died.
     :param alive: whether its lease runs (database clock).
-    :param documents: listed by it. The other counts say what became of them.
+    :param documents: listed by it, each mention. The other counts say what became of them.
     :param replayed: done before, by whomever: the duplicates that did no harm.
+    :param own_replays: those of them that an earlier try of the same task and run had done.
+    :param repeated: mentions of documents that it had listed already.
     :param blocked: kept from executing: another run's, changed, in doubt and so on.
+    :param released: given back untouched, since it stopped.
+    :param forgotten: what an earlier try of its run has listed and not finished, and it did not list.
+    :param expected: what the listing should bring, in words; empty: nothing was said.
+    :param listed_total: what its amounts came to.
     """
 
     id: int
@@ -44,6 +50,17 @@ class TryRow:
     failed: int
     in_doubt: int
     waiting: int
+    own_replays: int = 0
+    repeated: int = 0
+    released: int = 0
+    forgotten: int = 0
+    expected: str = ""
+    listed_total: str | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Whether it ended well without a document."""
+        return self.outcome == "success" and not self.documents
 
     @property
     def dag_id(self) -> str:

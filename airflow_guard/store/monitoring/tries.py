@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from airflow_guard.core.expectations import expected_words
 from airflow_guard.core.monitoring.tries import TryRow
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.listed_table import COUNTS
@@ -62,5 +63,6 @@ def try_row(row: Any) -> TryRow:
         id=row.id, identity=identity_of(row), deployment=row.deployment, key_namespace=row.key_namespace,
         operation=row.operation, business_date=row.business_date, cycle=row.cycle, mode=row.mode,
         started_at=known(row.started_at), ended_at=aware(row.ended_at), outcome=row.outcome, alive=bool(row.alive),
-        error=row.error, **{name: getattr(row, name) for name in COUNTS},
+        error=row.error, expected=expected_words(row.expected_least, row.expected_most, row.expected_total),
+        listed_total=row.listed_total, **{name: getattr(row, name) for name in COUNTS},
     )  # fmt: skip
