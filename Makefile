@@ -130,10 +130,14 @@ define make_venv
 endef
 
 # $(1) folder, $(2) constraints, $(3) extra. uv is many times faster; pip is there where uv cannot reach an index.
+# What is installed is compiled, once: where PYTHONDONTWRITEBYTECODE is set, each process of Airflow would compile all that
+# it imports, again and again. Some packages bring templates that are no Python: what does not compile is left alone.
 define install
 	@echo "$(1): installing airflow-guard[$(3)] with $(2)"
 	@$(1)/bin/uv pip install --quiet --python $(1)/bin/python -c $(2) --build-constraints $(2) -e '.[$(3)]' || \
 	  { echo 'uv could not install; trying pip'; $(1)/bin/python -m pip install -c $(2) -e '.[$(3)]'; }
+	@echo "$(1): compiling what is installed"
+	@env -u PYTHONDONTWRITEBYTECODE $(1)/bin/python -m compileall -q -j 0 $(1)/lib airflow_guard > /dev/null 2>&1 || true
 	@touch $@
 endef
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _FAILED = 2
+_STEPS = 9
 _LOG_TAIL_LINES = 30
 
 
@@ -64,7 +65,7 @@ def main() -> int:
 def _play(console: Console, folder: Path, *, leave_running: bool) -> int:
     began = time.monotonic()
     console.print("\n[bold]A month of bank statements that cannot be posted twice[/bold]\n")
-    scene = Scene(folder, Screen(console))
+    scene = Scene(folder, Screen(console, _STEPS))
     try:
         with scene:
             right = _act(console, scene, leave_running=leave_running)

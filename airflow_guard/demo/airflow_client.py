@@ -10,6 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from airflow_guard.core.errors import GuardError
+from airflow_guard.demo.waiting import QUIET_S, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -60,7 +61,11 @@ class AirflowClient:
     :param user: who logs in, at the first request.
     :param password: of that user.
     :param alive: called while waiting; raises if waiting is pointless because a process has ended.
-    :param timeout_s: seconds that an answer may take.
+    :param signs: what moves while this Airflow works, for waits, see :class:`~airflow_guard.demo.waiting.Patience`.
+    :param timeout_s: seconds that an answer to a question may take. What changes something may take longer: whether it was
+        done would not be known otherwise.
+
+    ``told`` is called with what is waited for, again and again.
     """
 
     def __init__(
@@ -70,12 +75,15 @@ class AirflowClient:
         password: str,
         *,
         alive: Callable[[], None] = lambda: None,
+        signs: Callable[[], object] = lambda: None,
         timeout_s: float = 60,
     ) -> None:
         # Not through a proxy that the environment names.
         self._http = httpx.Client(base_url=address, timeout=timeout_s, trust_env=False)
         self._credentials = {"username": user, "password": password}
         self._alive = alive
+        self._signs = signs
+        self.told: Callable[[str], None] = lambda _: None
 
     def __enter__(self) -> Self:
         return self
@@ -97,6 +105,8 @@ class AirflowClient:
         """
         if "Authorization" not in self._http.headers:
             self._log_in()
+        if method != "GET":
+            arguments.setdefault("timeout", max(QUIET_S, self._http.timeout.read or QUIET_S))
         response = self._http.request(method, path, **arguments)
         if response.status_code == httpx.codes.UNAUTHORIZED:
             self._log_in()
@@ -275,24 +285,28 @@ class AirflowClient:
     # -- waiting --------------------------------------------------------------------------------------------
 
     def wait(
-        self, done: Callable[[], bool], what: str, *, timeout_s: float = 120, every_s: float = 0.5
+        self,
+        done: Callable[[], bool],
+        what: str,
+        *,
+        signs: Callable[[], object] = lambda: None,
+        every_s: float = 0.5,
     ) -> None:
-        """Wait until something is so.
+        """Wait until something is so, for as long as this Airflow moves.
 
         :param done: asked again and again. A server that does not answer is no answer: it may be starting.
         :param what: names it in the message, "the run to end".
-        :raises TimeoutError: it is still not so after ``timeout_s`` seconds.
+        :param signs: what moves besides.
+        :raises NothingMoves: it is still not so, and nothing moves.
         """
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(what, lambda: (self._signs(), signs()))
         while not _answered(done):
             self._alive()
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"waited {timeout_s:.0f} s for {what}, in vain")
+            self.told(what)
+            patience.check()
             time.sleep(every_s)
 
-    def wait_for_run(
-        self, dag_id: str, run_id: str, states: Collection[str] = ENDED, *, timeout_s: float = 120
-    ) -> DagRun:
+    def wait_for_run(self, dag_id: str, run_id: str, states: Collection[str] = ENDED) -> DagRun:
         """Wait until a run has one of these states, and return it."""
         found: list[DagRun] = []
 
@@ -300,7 +314,8 @@ class AirflowClient:
             found[:] = [self.run(dag_id, run_id)]
             return found[0].state in states
 
-        self.wait(there, f"run {run_id} of {dag_id} to be {' or '.join(sorted(states))}", timeout_s=timeout_s)
+        what = f"run {run_id} of {dag_id} to be {' or '.join(sorted(states))}"
+        self.wait(there, what, signs=lambda: [run.state for run in found])
         return found[0]
 
     def wait_for_task(
@@ -311,7 +326,6 @@ class AirflowClient:
         states: Collection[str],
         *,
         try_number: int = 1,
-        timeout_s: float = 120,
     ) -> TaskInstance:
         """Wait until a task has one of these states in this try or a later one, and return it."""
         found: list[TaskInstance] = []
@@ -321,7 +335,7 @@ class AirflowClient:
             return bool(found) and found[0].try_number >= try_number and found[0].state in states
 
         what = f"task {task_id} of run {run_id} to be {' or '.join(sorted(states))} in try {try_number}"
-        self.wait(there, what, timeout_s=timeout_s)
+        self.wait(there, what, signs=lambda: [(task.try_number, task.state) for task in found])
         return found[0]
 
 

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 
+from airflow_guard.demo.waiting import Patience
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 __all__ = ["Offspring", "carries", "end_marked", "is_running", "marked"]
 
 _MARK = "AIRFLOW_GUARD_OFFSPRING_OF"
-_PATIENCE_S = 20.0
+_QUIET_S = 60.0
 
 
 class Offspring:
@@ -118,9 +120,12 @@ def marked(mark: str) -> list[psutil.Process]:
 def end_marked(mark: str) -> None:
     """Kill whatever carries a mark; return when nothing of it runs any more.
 
-    :raises TimeoutError: some process does not end, even when killed.
+    :raises NothingMoves: some process does not end, even when killed.
     """
-    deadline = time.monotonic() + _PATIENCE_S
+    left: list[psutil.Process] = []
+    patience = Patience(
+        f"the processes of {mark} to end", lambda: {process.pid for process in left}, quiet_s=_QUIET_S
+    )
     while left := marked(mark):
         for process in left:
             try:
@@ -128,8 +133,7 @@ def end_marked(mark: str) -> None:
             except psutil.Error:
                 continue
         psutil.wait_procs(left, timeout=1)
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"these processes do not end: {', '.join(str(p.pid) for p in marked(mark))}")
+        patience.check()
 
 
 def is_running(pid: int) -> bool:

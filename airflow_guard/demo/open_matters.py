@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["OpenMatters", "begin", "finish"]
 
 _PRINTED_NOW = NOT_STARTED.replace(day=30)
-_PATIENCE_S = 300
 
 
 @dataclass(frozen=True)
@@ -57,14 +56,10 @@ def finish(scene: Scene, open_: OpenMatters) -> list[Provocation]:
         "Suppliers are paid, and letters are printed: this is left for you to look at"
     ) as step:
         for day, run_id in open_.payments.items():
-            run = client.wait_for_run(PAYMENTS_DAG, run_id, timeout_s=_PATIENCE_S)
+            run = client.wait_for_run(PAYMENTS_DAG, run_id)
             if (run.state == "success") != (day == ALL_WELL):
                 raise GuardError(f"The payments of {day} were not to end as {run.state}.")
-        client.wait(
-            lambda: open_.letter in scene.print_shop.held(),
-            "the print shop to be at a letter",
-            timeout_s=_PATIENCE_S,
-        )
+        client.wait(lambda: open_.letter in scene.print_shop.held(), "the print shop to be at a letter")
         step.note("a mistyped IBAN: the payment is rejected, and not tried again until a person says so")
         step.note("no exchange rate: the payment failed before it was sent; the next run sends it")
         step.note("no folder for a receipt: the payment is made and not repeated, a person files the receipt")

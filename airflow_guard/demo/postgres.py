@@ -31,7 +31,7 @@ __all__ = ["EmbeddedPostgres", "EmbeddedPostgresError", "EmbeddedPostgresNotInst
 StopMode = Literal["fast", "immediate"]
 
 _SUPERUSER = "postgres"
-_START_TIMEOUT_S = 60
+_START_TIMEOUT_S = 900  # pg_ctl gives up at once if the server has ended
 # A Unix socket's path must fit 104 bytes on macOS and 108 on Linux; `/.s.PGSQL.65535` is part of it.
 _LONGEST_SOCKET_DIR = 84
 # PostgreSQL refuses to run as root; this account exists on every Unix and owns nothing.

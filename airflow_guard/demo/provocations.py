@@ -31,7 +31,6 @@ __all__ = ["Provocation", "post_january", "provoke", "run_again", "tries_of"]
 _ZONE = ZoneInfo("Europe/Berlin")
 _KILLED_POSTING, _TWO_AT_ONCE, _KILLED_NOTIFYING = date(2026, 1, 9), date(2026, 1, 15), date(2026, 1, 20)
 _CLEARED, _BY_HAND, _LETTERS = date(2026, 1, 5), date(2026, 1, 12), date(2026, 1, 31)
-_PATIENCE_S = 600
 _AT_ONCE = 8
 
 _task_run, _event = Tables().task_run, Tables().event
@@ -66,6 +65,7 @@ class _Month:
         self._scene = scene
         self._step = step
         self.run_ids: dict[date, str] = {}
+        self._count = 0
 
     def backfill(self, *, again: bool = False) -> None:
         """Create the backfill of the month."""
@@ -89,6 +89,7 @@ class _Month:
     def ended(self) -> bool:
         """Whether all runs of the month have ended."""
         count = self._scene.airflow.client.count_runs(DAG, states=ENDED, run_type="backfill")
+        self._count = count
         self._step.count(count, len(MONTH))
         return count == len(MONTH)
 
@@ -99,7 +100,7 @@ class _Month:
             self.ended()
             return done()
 
-        self._scene.airflow.client.wait(counted, what, timeout_s=_PATIENCE_S, every_s=1)
+        self._scene.airflow.client.wait(counted, what, signs=lambda: self._count, every_s=1)
 
 
 # ---------------------------------------------------------------------------------------- the first time
@@ -224,7 +225,7 @@ def provoke(scene: Scene) -> list[Provocation]:
         step.note(f"{_BY_HAND:%-d %B}: started by hand although it is done")
         letters = _kill_printing(scene, step)
         for dag_id, run_id in ((DAG, cleared), (DAG, by_hand), (LETTERS_DAG, letters)):
-            client.wait_for_run(dag_id, run_id, timeout_s=_PATIENCE_S)
+            client.wait_for_run(dag_id, run_id)
     return [
         Provocation(
             title="A run cleared",
@@ -253,7 +254,7 @@ def _kill_printing(scene: Scene, step: Step) -> str:
     client, letter = scene.airflow.client, scene.statements[_LETTERS][3]["statement_no"]
     scene.print_shop.hold(letter, "after")
     run_id = client.trigger(LETTERS_DAG, conf={"business_date": _LETTERS.isoformat()})
-    client.wait(lambda: letter in scene.print_shop.held(), "a letter to be on its way", timeout_s=_PATIENCE_S)
+    client.wait(lambda: letter in scene.print_shop.held(), "a letter to be on its way")
     pid = scene.airflow.kill_task(LETTERS_DAG, run_id, "print_letter")
     scene.print_shop.release(deliver=False)
     step.note(
@@ -274,7 +275,7 @@ def run_again(scene: Scene) -> list[Provocation]:
             found = client.request("GET", "/api/v2/backfills", params=request)["backfills"]
             return all(backfill["completed_at"] for backfill in found)
 
-        client.wait(free, "Airflow to mark the first backfill as completed", timeout_s=_PATIENCE_S)
+        client.wait(free, "Airflow to mark the first backfill as completed")
         month = _Month(scene, step)
         month.backfill(again=True)
         month.wait(month.ended, "the second backfill to end")

@@ -38,9 +38,10 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from airflow_guard.core.errors import GuardError
 from airflow_guard.demo.journal import Calls, Journal, read_journal
+from airflow_guard.demo.waiting import QUIET_S, wait
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
 __all__ = ["Calls", "Manners", "Receiver", "ReceiverClient", "ReceiverError", "read_journal"]
@@ -261,16 +262,21 @@ class ReceiverClient:
         """Return the statement numbers of the calls that hang now."""
         return list(self._call("GET", "/held")["held"])
 
-    def wait_until_held(self, statement_no: str, *, timeout_s: float = 60) -> None:
+    def wait_until_held(
+        self, statement_no: str, signs: Callable[[], object] = lambda: None, *, quiet_s: float = QUIET_S
+    ) -> None:
         """Wait until a call for this statement hangs.
 
-        :raises TimeoutError: none did within ``timeout_s`` seconds.
+        :param signs: what moves besides what arrives here, see :class:`~airflow_guard.demo.waiting.Patience`.
+        :raises NothingMoves: none does.
         """
-        deadline = time.monotonic() + timeout_s
-        while statement_no not in self.held():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"no call for {statement_no} reached the receiver in {timeout_s} s")
-            time.sleep(0.02)
+        wait(
+            lambda: statement_no in self.held(),
+            f"a call for {statement_no} to reach the receiver",
+            lambda: (self.calls().total, signs()),
+            every_s=0.02,
+            quiet_s=quiet_s,
+        )
 
     def _call(
         self,

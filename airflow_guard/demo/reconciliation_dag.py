@@ -27,7 +27,7 @@ def month_reconciliation() -> None:
         compare=["account"],
         poke_interval=timedelta(seconds=1),
         settle_pokes=2,
-        timeout=timedelta(minutes=5),
+        timeout=timedelta(hours=2),
         recheck_days=0,
         ledger_conn_id="core_banking",
     )

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from sqlalchemy import create_engine
+from sqlalchemy import create_engine, func, select
 
 from airflow_guard.core.errors import GuardError
 from airflow_guard.demo.books import create_books
@@ -22,8 +22,10 @@ from airflow_guard.demo.stack import AirflowStack
 from airflow_guard.demo.statements import read_statements, write_month
 from airflow_guard.demo.suppliers import deliver_payments
 from airflow_guard.demo.tampering import RECONCILIATION_DAG, deliver_lines
+from airflow_guard.demo.waiting import sizes
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
+from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -201,8 +203,24 @@ class Scene:
             settings={**_AIRFLOW_SETTINGS, "AIRFLOW__CORE__PARALLELISM": str(_parallelism())},
             user="demo",
         )
+        self.airflow.client.told = self.screen.waiting
+        self.airflow.signs.append(self._moved)
         self._cleanup.enter_context(self.airflow)
         self.airflow.wait_for_dag(DAG, *_DAG_FILES)
+
+    def _moved(self) -> object:
+        """Return what moves while documents are worked on: rows of the ledger, and calls at the receivers."""
+        tables = Tables()
+        run, event, key = tables.task_run, tables.event, tables.execution
+        figures = select(
+            select(func.max(run.c.id)).scalar_subquery(),
+            select(func.max(event.c.id)).scalar_subquery(),
+            select(func.count()).where(key.c.finished_at.is_not(None)).scalar_subquery(),
+        )
+        with self.bank.connect() as connection:
+            return tuple(connection.execute(figures).one()), sizes(
+                self.notifications, self.letters, self.payments
+            )
 
     def _dags(self) -> Path:
         folder = self.folder / "dags"

@@ -20,10 +20,11 @@ import psutil  # type: ignore[import-untyped]
 from airflow_guard.core.errors import GuardError
 from airflow_guard.demo.airflow_client import AirflowClient, NoSuchTask
 from airflow_guard.demo.offspring import Offspring, is_running
+from airflow_guard.demo.waiting import cpu_used, sizes, wait
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 __all__ = ["COMPONENTS", "AirflowStack", "Component", "StackFailed", "free_port"]
@@ -103,6 +104,8 @@ class AirflowStack:
         nothing runs.
     :param user: name of the user who is an administrator.
     :param password: default: a new one.
+
+    ``signs`` takes what moves besides the logs of tasks while this Airflow works.
     """
 
     def __init__(
@@ -123,7 +126,10 @@ class AirflowStack:
         self.user = user
         self.password = password or secrets.token_urlsafe(9)
         self.port = free_port()
-        self.client = AirflowClient(self.address, self.user, self.password, alive=self.check)
+        self.client = AirflowClient(
+            self.address, self.user, self.password, alive=self.check, signs=self.signs_of_life
+        )
+        self.signs: list[Callable[[], object]] = []
         self.components: dict[str, Component] = {}
         self._commands = dict(components)
         self._metadata_url = metadata_url
@@ -179,6 +185,12 @@ class AirflowStack:
             "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__PARALLELISM": "8",
+            # What takes long on a machine that is busy with other things is no failure.
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": "900",
+            "AIRFLOW__DAG_PROCESSOR__DAG_FILE_PROCESSOR_TIMEOUT": "1200",
+            "AIRFLOW__WORKERS__EXECUTION_API_TIMEOUT": "60",
+            "AIRFLOW__SCHEDULER__TASK_QUEUED_TIMEOUT": "7200",
+            "AIRFLOW__EXECUTION_API__JWT_EXPIRATION_TIME": "7200",
             "AIRFLOW__CORE__PLUGINS_FOLDER": str(self.home / "plugins"),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{self.user}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
@@ -207,7 +219,7 @@ class AirflowStack:
 
     # -- life -----------------------------------------------------------------------------------------------
 
-    def start(self, *, timeout_s: float = 180) -> None:
+    def start(self) -> None:
         """Migrate the metadata database, start all components, and return when all report to be healthy.
 
         :raises StackFailed: one of them did not start; the message holds the end of its log.
@@ -217,10 +229,10 @@ class AirflowStack:
         self._passwords.touch(mode=0o600)
         self._passwords.write_text(json.dumps({self.user: self.password}))
         self._offspring = Offspring(str(self.home))
-        self._migrate(timeout_s)
+        self._migrate()
         for name in self._commands:
             self.start_component(name)
-        self.wait_healthy(timeout_s=timeout_s)
+        self.wait_healthy()
 
     def start_component(self, name: str, settings: Mapping[str, str] | None = None) -> Component:
         """Start a component, also once more after it was killed.
@@ -253,13 +265,21 @@ class AirflowStack:
             if code is not None:
                 raise StackFailed(_failure(component.name, code, component.log))
 
-    def wait_healthy(self, *, timeout_s: float = 120) -> None:
+    def signs_of_life(self) -> object:
+        """Return what moves while this Airflow works: the logs of its tasks, and ``signs``.
+
+        Not the logs of its components: some write a line each minute, and the API server one for each question.
+        """
+        return sizes(self.log_folder / "tasks"), [sign() for sign in self.signs]
+
+    def wait_healthy(self) -> None:
         """Wait until every component reports to be healthy.
 
         :raises StackFailed: one has ended.
-        :raises TimeoutError: it takes too long.
+        :raises NothingMoves: one does nothing.
         """
-        self.client.wait(self.healthy, "Airflow's components to be healthy", timeout_s=timeout_s)
+        starting = [self.log_folder / f"{name}.log" for name in self.components if "api-server" not in name]
+        self.client.wait(self.healthy, "Airflow's components to be healthy", signs=lambda: sizes(*starting))
 
     def healthy(self) -> bool:
         """Whether every component reports to be healthy."""
@@ -271,12 +291,13 @@ class AirflowStack:
         expected = _HEALTH_NAMES & {"metadatabase", *started}
         return all(health.get(name) == "healthy" for name in expected)
 
-    def wait_for_dag(self, *dag_ids: str, timeout_s: float = 120) -> None:
+    def wait_for_dag(self, *dag_ids: str) -> None:
         """Wait until DAGs can run.
 
         :raises StackFailed: a DAG file does not import; the message holds its error.
-        :raises TimeoutError: it takes too long.
+        :raises NothingMoves: no other DAG has appeared for a long while.
         """
+        there: set[str] = set()
 
         def parsed() -> bool:
             errors = self.client.import_errors()
@@ -284,9 +305,10 @@ class AirflowStack:
                 raise StackFailed(
                     "\n\n".join(f"{name} does not import:\n{why}" for name, why in errors.items())
                 )
-            return set(dag_ids) <= set(self.client.dag_ids())
+            there.update(self.client.dag_ids())
+            return set(dag_ids) <= there
 
-        self.client.wait(parsed, f"the DAGs {', '.join(dag_ids)}", timeout_s=timeout_s)
+        self.client.wait(parsed, f"the DAGs {', '.join(dag_ids)}", signs=lambda: len(there))
 
     # -- processes ------------------------------------------------------------------------------------------
 
@@ -312,10 +334,14 @@ class AirflowStack:
             raise NoSuchTask(f"task {task_id} of run {run_id} does not run: it is {task.state}")
         return task.pid
 
-    def _migrate(self, timeout_s: float) -> None:
+    def _migrate(self) -> None:
         log = self.log_folder / "db-migrate.log"
         process = self._start(["db", "migrate"], log)
-        code = process.wait(timeout=timeout_s)
+        what = "Airflow's database to be migrated"
+        wait(
+            lambda: process.poll() is not None, what, lambda: (sizes(log), cpu_used(process.pid)), every_s=0.2
+        )
+        code = process.wait()
         if code != 0:
             raise StackFailed(_failure("db migrate", code, log))
 

@@ -34,7 +34,6 @@ __all__ = ["RECONCILIATION_DAG", "Found", "deliver_lines", "reconcile_month", "t
 RECONCILIATION_DAG = "month_reconciliation"
 _DAY, _LAST_DAY = date(2026, 1, 14), date(2026, 1, 31)
 _CENT = Decimal("0.01")
-_PATIENCE_S = 180
 _break = Tables().breaks
 
 _line = Table(
@@ -164,7 +163,7 @@ def _document(row: Any) -> str:
 def _reconciled(scene: Scene, *, state: str) -> None:
     client = scene.airflow.client
     run_id = client.trigger(RECONCILIATION_DAG, conf={"business_date": _LAST_DAY.isoformat()})
-    run = client.wait_for_run(RECONCILIATION_DAG, run_id, timeout_s=_PATIENCE_S)
+    run = client.wait_for_run(RECONCILIATION_DAG, run_id)
     if run.state != state:
         raise GuardError(f"The reconciliation of the month was to end as {state}, but it is {run.state}.")
 
