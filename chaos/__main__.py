@@ -78,7 +78,11 @@ def _arguments() -> argparse.Namespace:
         "--fault-time", type=float, metavar="S", help="no fault begins later; default 12 for each fault"
     )
     parser.add_argument(
-        "--quiet-time", type=float, default=240, metavar="S", help="to come to rest; default 240"
+        "--quiet-time",
+        type=float,
+        default=240,
+        metavar="S",
+        help="nothing gets done for so long before rest; default 240",
     )
     parser.add_argument(
         "--late-is-right",
@@ -151,10 +155,10 @@ def _disturb(given: argparse.Namespace, rig: Rig, chosen: list[Fault]) -> tuple[
 
 def _come_to_rest(given: argparse.Namespace, rig: Rig) -> None:
     began = time.monotonic()
-    if wait_for_rest(rig, given.documents, began + given.quiet_time):
+    if wait_for_rest(rig, given.documents, given.quiet_time):
         say(f"time to quiet: {time.monotonic() - began:.0f} s")
         return
-    say(f"not quiet within {given.quiet_time:.0f} s")
+    say(f"not quiet, and nothing more was done for {given.quiet_time:.0f} s")
     for line in open_work(rig):
         say(line)
 

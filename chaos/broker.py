@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 import socket
-import time
 from typing import TYPE_CHECKING, Self
 
-from airflow_guard.core.errors import ConfigurationError, GuardError
+from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.demo.offspring import Offspring
 from airflow_guard.demo.stack import free_port
+from airflow_guard.demo.waiting import NothingMoves, sizes, wait
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,7 +18,6 @@ WORKERS = ("worker-1", "worker-2")
 #: Shorter than a task: when a worker stands still, the broker gives its task to a second one. A healthy worker renews it.
 VISIBILITY_TIMEOUT_S = 5
 _CONCURRENCY = 4
-_PATIENCE_S = 20.0
 
 
 class Broker:
@@ -52,12 +51,12 @@ class Broker:
             *(str(part) for name, value in options.items() for part in (f"--{name}", value)),
         ]
         self._offspring.start(command, log=self._folder / "redis.log")
-        deadline = time.monotonic() + _PATIENCE_S
-        while self._ask("PING") != "+PONG":
-            if time.monotonic() > deadline:
-                self.__exit__()
-                raise GuardError(f"Redis does not answer: see {self._folder / 'redis.log'}")
-            time.sleep(0.1)
+        log = self._folder / "redis.log"
+        try:
+            wait(lambda: self._ask("PING") == "+PONG", f"Redis to answer, see {log}", lambda: sizes(log))
+        except NothingMoves:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

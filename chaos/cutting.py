@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import sqlalchemy as sa
 
+from airflow_guard.demo.waiting import QUIET_S
+
 if TYPE_CHECKING:
     from types import TracebackType
 
 When = Literal["before", "during", "after", "held"]
 _COMMIT = re.compile(rb"(?<!AUTO)COMMIT(?!TED)")
-PATIENCE_S = 60.0
+PATIENCE_S = QUIET_S
 
 
 class Proxy:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import httpx
 
 from airflow_guard.core.errors import GuardError
+from airflow_guard.demo.waiting import NothingMoves, Patience
 from chaos.faults.people import DAGS
 
 if TYPE_CHECKING:
@@ -20,24 +21,33 @@ _OPEN = ("queued", "running", "failed")
 _SHOWN = 5
 
 
-def wait_for_rest(rig: Rig, documents: int, deadline: float) -> bool:
+def wait_for_rest(rig: Rig, documents: int, quiet_s: float) -> bool:
     """Wait until all that was planned is done, and no run goes on; whether that came.
 
     :param documents: how many are to be planned at least.
-    :param deadline: of the monotonic clock.
+    :param quiet_s: how long nothing may get done.
     """
-    while time.monotonic() < deadline:
+    counted = "SELECT count(*) AS number FROM guard_execution WHERE state = 'completed'"
+    open_, done = -1, rig.rows(counted)
+    patience = Patience("rest", lambda: (open_, done), quiet_s=quiet_s)
+    while True:
+        try:
+            patience.check()
+        except NothingMoves:
+            return False
         time.sleep(2)
         plan = rig.plan
-        done = rig.rows("SELECT count(*) AS number FROM guard_execution WHERE state = 'completed'")
+        done = rig.rows(counted) or done
         if plan.size < documents or not done or done[0]["number"] < plan.size:
             continue
         try:
-            if not any(rig.client.count_runs(dag_id, states=_OPEN) for dag_id in DAGS):
-                return True
+            left = sum(rig.client.count_runs(dag_id, states=_OPEN) for dag_id in DAGS)
         except (GuardError, OSError, httpx.HTTPError):
             continue
-    return False
+        if not left:
+            return True
+        # Fewer than ever: a run that fails and is cleared again and again is no sign of life.
+        open_ = left if open_ < 0 else min(open_, left)
 
 
 def open_work(rig: Rig) -> Iterator[str]:

@@ -200,7 +200,12 @@ class Rig:
         )
         self._cleanup.enter_context(self.airflow)
         self.client = AirflowClient(
-            self.airflow.address, self.airflow.user, self.airflow.password, timeout_s=10
+            self.airflow.address,
+            self.airflow.user,
+            self.airflow.password,
+            signs=self.airflow.signs_of_life,
+            timeout_s=10,
+            changes_timeout_s=10,
         )
         self._cleanup.enter_context(self.client)
         keeper = threading.Thread(target=self._keep, name="keeper", daemon=True)
@@ -336,7 +341,7 @@ class Rig:
         """Wait until the work has begun."""
         self.began = datetime.now(UTC)
         self.airflow.wait_for_dag("books", "payments", "files", "letters", "standing", "watch")
-        self.client.wait(lambda: bool(self.running_tries()), "the first guarded task to run", timeout_s=180)
+        self.client.wait(lambda: bool(self.running_tries()), "the first guarded task to run")
 
 
 def first_plan(documents: int, pause_s: float) -> Plan:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.demo.waiting import QUIET_S
 from tests.airflow_environment import enter_dag
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class AirflowRun:
                     self.ended.append(_run(ti, self.dag, run_triggers=run_triggers))
                 session.expire_all()
 
-    def go_on(self, *, at_most_s: float = 20) -> AirflowRun:
+    def go_on(self, *, at_most_s: float = QUIET_S) -> AirflowRun:
         """Run until no task waits to be rescheduled any more.
 
         :param at_most_s: then fail.

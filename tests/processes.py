@@ -43,12 +43,13 @@ from unittest import mock
 
 import psutil
 
+from airflow_guard.demo.waiting import NothingMoves, Patience, cpu_used
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from multiprocessing.process import BaseProcess
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PATIENCE_S = 60.0
 FORKED, _NEW = get_context("forkserver"), get_context("spawn")
 """For processes that are not stepped: its server has imported what they need. There is one for a test session."""
 FORKED.set_forkserver_preload(
@@ -121,20 +122,20 @@ class Worker:
         assert self._process.pid is not None
         return self._process.pid
 
-    def wait_for(self, label: str, *, timeout_s: float = _PATIENCE_S) -> None:
+    def wait_for(self, label: str, *, at_most_s: float | None = None) -> None:
         """Return when the function stands at a checkpoint of this label; each arrival counts once.
 
+        :param at_most_s: for a test that expects that it does not come; otherwise as long as the child moves.
         :raises WorkerFailed: it ended before.
-        :raises TimeoutError: it has not come there for so long that something hangs.
+        :raises TimeoutError: it has not come there.
         """
         with self._news:
-            self._news.wait_for(lambda: self._reached[label] or self._ended, timeout_s)
+            self._wait_for(
+                lambda: bool(self._reached[label]) or self._ended, f"it to reach {label!r}", at_most_s
+            )
             if self._reached[label]:
                 self._reached[label] -= 1
                 return
-            if not self._ended:
-                msg = f"the worker did not reach {label!r} within {timeout_s} s\n{self.output()}"
-                raise TimeoutError(msg)
         raise self._failure(f"ended before it reached {label!r}")
 
     def release(self, label: str, *, times: int = 1) -> None:
@@ -170,20 +171,33 @@ class Worker:
         """Ask the child to end (SIGTERM), and return at once."""
         self._process.terminate()
 
-    def result(self, *, timeout_s: float = _PATIENCE_S) -> Any:
+    def result(self) -> Any:
         """Wait for the function to end and return what it returned.
 
         :raises WorkerFailed: it raised, its result cannot be pickled, or the process died.
-        :raises TimeoutError: it has not ended for so long that something hangs.
+        :raises TimeoutError: it has not ended, and does nothing.
         """
         with self._news:
-            self._news.wait_for(lambda: self._answer is not None or self._ended, timeout_s)
-            if self._answer is None and not self._ended:
-                msg = f"the worker did not end within {timeout_s} s\n{self.output()}"
-                raise TimeoutError(msg)
+            self._wait_for(lambda: self._answer is not None or self._ended, "it to end")
         if self._answer is not None and self._answer[0] == "returned":
             return self._answer[1]
         raise self._failure("failed")
+
+    def _wait_for(self, done: Callable[[], bool], what: str, at_most_s: float | None = None) -> None:
+        if at_most_s is not None:
+            if not self._news.wait_for(done, at_most_s):
+                msg = f"waited {at_most_s} s for {what}"
+                raise TimeoutError(msg)
+            return
+        patience = Patience(
+            what, lambda: (cpu_used(self.pid), sum(self._reached.values()), len(self.output()))
+        )
+        while not self._news.wait_for(done, 0.5):
+            try:
+                patience.check()
+            except NothingMoves as error:
+                msg = f"{error}\n{self.output()}"
+                raise NothingMoves(msg) from None
 
     def output(self) -> str:
         """Return what the child has printed."""

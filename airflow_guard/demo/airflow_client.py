@@ -62,8 +62,8 @@ class AirflowClient:
     :param password: of that user.
     :param alive: called while waiting; raises if waiting is pointless because a process has ended.
     :param signs: what moves while this Airflow works, for waits, see :class:`~airflow_guard.demo.waiting.Patience`.
-    :param timeout_s: seconds that an answer to a question may take. What changes something may take longer: whether it was
-        done would not be known otherwise.
+    :param timeout_s: seconds that an answer to a question may take.
+    :param changes_timeout_s: the same for what changes something: without an answer nobody knows whether it was done.
 
     ``told`` is called with what is waited for, again and again.
     """
@@ -77,12 +77,14 @@ class AirflowClient:
         alive: Callable[[], None] = lambda: None,
         signs: Callable[[], object] = lambda: None,
         timeout_s: float = 60,
+        changes_timeout_s: float = QUIET_S,
     ) -> None:
         # Not through a proxy that the environment names.
         self._http = httpx.Client(base_url=address, timeout=timeout_s, trust_env=False)
         self._credentials = {"username": user, "password": password}
         self._alive = alive
         self._signs = signs
+        self._changes_timeout_s = changes_timeout_s
         self.told: Callable[[str], None] = lambda _: None
 
     def __enter__(self) -> Self:
@@ -106,7 +108,7 @@ class AirflowClient:
         if "Authorization" not in self._http.headers:
             self._log_in()
         if method != "GET":
-            arguments.setdefault("timeout", max(QUIET_S, self._http.timeout.read or QUIET_S))
+            arguments.setdefault("timeout", self._changes_timeout_s)
         response = self._http.request(method, path, **arguments)
         if response.status_code == httpx.codes.UNAUTHORIZED:
             self._log_in()

@@ -39,13 +39,13 @@ class Patience:
         signs: Callable[[], object] = lambda: None,
         *,
         quiet_s: float = QUIET_S,
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._what = what
         self._signs = signs
         self._quiet_s = quiet_s
-        self._clock = clock
-        self._began = self._moved = clock()
+        self._clock = clock or time.monotonic
+        self._began = self._moved = self._clock()
         self._seen = signs()
 
     def check(self) -> None:

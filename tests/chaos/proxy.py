@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Self
 
 import sqlalchemy as sa
 
+from airflow_guard.demo.waiting import QUIET_S
+
 if TYPE_CHECKING:
     from types import TracebackType
 
@@ -55,7 +57,7 @@ class Proxy:
         with self._changed:
             self._down = False
 
-    def wait_for_refusals(self, count: int, timeout_s: float = 60.0) -> None:
+    def wait_for_refusals(self, count: int, timeout_s: float = QUIET_S) -> None:
         """Return when so many connections were refused since it was made."""
         with self._changed:
             if not self._changed.wait_for(lambda: self._refused >= count, timeout_s):

@@ -11,6 +11,7 @@ import pytest
 
 from airflow_guard.core.errors import LedgerUnavailable
 from airflow_guard.core.states import FollowUp, State
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.execution import external, in_database, writer
 from airflow_guard.execution import workers as execution_workers
 from tests.chaos.books import DATABASE, Books, counts, failure, numbered
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = databases("postgres_embedded", "mariadb")
-PATIENCE_S = 60
+PATIENCE_S = QUIET_S
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 
 from airflow_guard.core.errors import LedgerBusy
 from airflow_guard.core.states import Phase, State
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.dialects import age_s
 from tests.chaos.books import DATABASE, counts, failure
 from tests.chaos.fixtures import ONE_OF_EACH
@@ -192,7 +193,7 @@ def test_many_processes_at_one_key_execute_it_once(books: Books, start: Callable
 
 def test_many_threads_at_one_key_execute_it_once(books: Books) -> None:
     """The claims come at the same moment, as near as threads can bring it."""
-    together = threading.Barrier(8, timeout=30)
+    together = threading.Barrier(8, timeout=QUIET_S)
     seen: list[dict[str, int]] = []
 
     def attempt() -> None:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -22,6 +21,7 @@ import pytest
 from airflow.timetables.base import TimeRestriction
 
 from airflow_guard.demo.offspring import Offspring, marked
+from airflow_guard.demo.waiting import wait
 from chaos import faults, hosts
 from chaos.duty import left_out
 from chaos.faults import celery, databases, machines, people, processes
@@ -323,7 +323,7 @@ def test_what_a_killed_scheduler_leaves_idle_is_ended_and_its_tasks_go_on(tmp_pa
             offspring.start([sys.executable, "-c", code, title], log=tmp_path / "log") for title in titles
         )
         for process, title in zip((idle, busy), titles, strict=True):
-            wait_until(lambda pid=process.pid, title=title: psutil.Process(pid).cmdline()[0] == title)
+            wait(lambda pid=process.pid, title=title: psutil.Process(pid).cmdline()[0] == title, "the title")
         rig.airflow = SimpleNamespace(
             home=tmp_path, components={"scheduler-1": SimpleNamespace(pid=os.getpid())}
         )
@@ -353,11 +353,13 @@ def test_nothing_of_it_is_left(number: signal.Signals, folder: Path) -> None:
     )  # fmt: skip
     mark = str((folder / "airflow").resolve())
     try:
-        wait_until(lambda: len(marked(mark)) > 5)  # more than the migration: the components are there
+        wait(lambda: len(marked(mark)) > 5, "the components", lambda: len(marked(mark)))
         servers = [server_of(folder / name) for name in ("metadata", "business")]
         rig.send_signal(number)
         code = rig.wait(60)
-        wait_until(lambda: not marked(mark) and not any(map(lives, servers)))
+        wait(
+            lambda: not marked(mark) and not any(map(lives, servers)), "all to end", lambda: len(marked(mark))
+        )
     finally:
         if rig.poll() is None:
             rig.kill()
@@ -374,10 +376,3 @@ def lives(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def wait_until(done: Any, timeout_s: float = 100) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not done():
-        assert time.monotonic() < deadline
-        time.sleep(0.2)

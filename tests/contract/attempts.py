@@ -13,6 +13,7 @@ from airflow_guard.core.documents import Document
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace, batch_id_of
 from airflow_guard.core.states import FollowUp
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.dialects import utc_after
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 DAY = date(2025, 3, 31)
 SPACE = KeySpace("statements", "post_statement", DAY)
-_PATIENCE_S = 180.0
+_PATIENCE_S = QUIET_S
 
 
 def new_ledger(url: str) -> Ledger:

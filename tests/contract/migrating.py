@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import check_migrated, current_revision, ensure_sqlite, migrate
 from tests.processes import FORKED
@@ -21,7 +22,7 @@ def at_the_same_time(work: Callable[[str], Any], url: str, *, processes: int) ->
     for process in started:
         process.start()
     try:
-        return [answers.get(timeout=90) for _ in started]
+        return [answers.get(timeout=QUIET_S) for _ in started]
     finally:
         for process in started:
             process.join(timeout=10)
@@ -30,7 +31,7 @@ def at_the_same_time(work: Callable[[str], Any], url: str, *, processes: int) ->
 
 def _in_a_process(work: Callable[[str], Any], url: str, together: Any, answers: Any) -> None:
     try:
-        together.wait(timeout=60)
+        together.wait(timeout=QUIET_S)
         answers.put(work(url))
     except BaseException as error:
         answers.put(repr(error))

@@ -16,6 +16,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.demo.waiting import QUIET_S, Patience, cpu_used
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import check_migrated, current_revision, migrate
 from airflow_guard.store.migrations import REVISIONS
@@ -195,7 +196,7 @@ def awkward_server(database: DatabaseUnderTest, tmp_path: Path) -> Iterator[sa.U
         [install, *common, "--auth-root-authentication-method=normal", "--skip-test-db"],
         check=True,
         capture_output=True,
-        timeout=90,
+        timeout=QUIET_S,
     )
     with ExitStack() as stack:
         log = stack.enter_context((tmp_path / "log").open("wb"))
@@ -204,7 +205,7 @@ def awkward_server(database: DatabaseUnderTest, tmp_path: Path) -> Iterator[sa.U
             stdout=log,
             stderr=log,
         )
-        stack.callback(process.wait, 30)
+        stack.callback(process.wait, QUIET_S)
         stack.callback(process.terminate)
         url = sa.make_url("mysql+pymysql://root@localhost/").update_query_dict({"unix_socket": str(socket)})
         _wait_for(url, process)
@@ -217,12 +218,12 @@ _PROGRAMS = ("mariadb-install-db", "mariadbd")
 
 def _wait_for(url: sa.URL, process: subprocess.Popen[bytes]) -> None:
     engine = sa.create_engine(url, poolclass=sa.NullPool)
-    deadline = time.monotonic() + 60
+    patience = Patience("the server", lambda: cpu_used(process.pid))
     while True:
         try:
             with engine.connect():
                 return
         except OperationalError:
             assert process.poll() is None, "the server ended"
-            assert time.monotonic() < deadline, "the server did not start"
+            patience.check()
             time.sleep(0.1)

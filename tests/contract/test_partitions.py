@@ -14,6 +14,7 @@ import sqlalchemy as sa
 
 from airflow_guard.core.errors import BeforeHorizon, ConfigurationError, LedgerBusy
 from airflow_guard.core.keys import DATELESS, KeySpace
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
@@ -181,7 +182,7 @@ def test_a_table_that_is_held_is_not_waited_for_for_ever_and_nothing_is_changed(
 
 def test_tasks_go_on_while_the_ledger_is_partitioned(ledger: Ledger) -> None:
     """Two threads execute keys over open connections, before, meanwhile and afterwards."""
-    begun = threading.Barrier(3, timeout=30)
+    begun = threading.Barrier(3, timeout=QUIET_S)
 
     def execute(name: str) -> None:
         for number in range(60):
@@ -194,7 +195,7 @@ def test_tasks_go_on_while_the_ledger_is_partitioned(ledger: Ledger) -> None:
         begun.wait()
         made = partition(ledger.database)
         for end in ends:
-            end.result(timeout=60)
+            end.result(timeout=QUIET_S)
     assert isinstance(made, Split)
     stored = where(ledger)
     assert len(stored) == 240

@@ -18,6 +18,7 @@ import sqlalchemy as sa
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import State
 from airflow_guard.demo.stack import free_port
+from airflow_guard.demo.waiting import Patience, cpu_used
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
 from airflow_guard.store.changes import BEGIN
 from airflow_guard.store.database import LedgerDatabase
@@ -94,14 +95,15 @@ def _not_root() -> dict[str, Any]:
 
 def _wait_for(url: sa.URL, process: subprocess.Popen[bytes]) -> None:
     engine = sa.create_engine(url, poolclass=sa.NullPool)
-    for _ in range(int(PATIENCE_S / 0.05)):
+    patience = Patience("pgbouncer", lambda: cpu_used(process.pid))
+    while True:
+        patience.check()
         try:
             engine.connect().close()
             return
         except sa.exc.OperationalError:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 raise AssertionError(f"pgbouncer ended by itself: {process.wait(0.05)}") from None
-    raise TimeoutError("pgbouncer does not answer")
 
 
 def advisory_locks(url: sa.URL) -> int:

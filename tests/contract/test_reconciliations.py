@@ -19,6 +19,7 @@ from airflow_guard.core.checks import (
 )
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.guard import TaskIdentity
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.breaks import Changes, Findings
 from airflow_guard.store.reconciliations import Check, CheckState, Ending, Figures, Reconciliations
 
@@ -290,7 +291,7 @@ def test_what_a_person_may_not_do_changes_nothing(checks: Checks) -> None:
 def test_two_checks_that_find_one_break_at_the_same_moment_store_it_once(
     checks: Checks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both, found = threading.Barrier(2, timeout=20), {}
+    both, found = threading.Barrier(2, timeout=QUIET_S), {}
     real = checks.store.breaks.merge
     arrived: set[str] = set()
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
+
+from airflow_guard.demo.waiting import QUIET_S, wait
 
 if TYPE_CHECKING:
     import sqlalchemy as sa
 
     from airflow_guard.store.ledger import Ledger
 
-PATIENCE_S = 60.0
+PATIENCE_S = QUIET_S
 _POSTGRES = "SELECT count(*) >= {} FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
 _MYSQL = (
     "SELECT count(*) >= {} FROM information_schema.innodb_trx t JOIN information_schema.processlist p "
@@ -23,13 +24,8 @@ def wait_until(engine: sa.Engine, condition: str, *, pause_s: float = 0.02) -> N
 
     :raises TimeoutError: it has not for so long that something hangs.
     """
-    tick = threading.Event()
     with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        for _ in range(int(PATIENCE_S / pause_s)):
-            if connection.exec_driver_sql(condition).scalar_one():
-                return
-            tick.wait(pause_s)
-    raise TimeoutError(condition)
+        wait(lambda: bool(connection.exec_driver_sql(condition).scalar_one()), condition, every_s=pause_s)
 
 
 def wait_until_blocked(ledger: Ledger, sessions: int = 1) -> None:

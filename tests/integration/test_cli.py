@@ -27,6 +27,7 @@ from airflow_guard.core.commands import without_password
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp, State
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.rerun_withdrawal import Scope, granted, withdraw
 from airflow_guard.store.resolution import resolve
@@ -697,7 +698,7 @@ def in_a_process(program: list[str], *arguments: str, **variables: str) -> subpr
         text=True,
         check=False,
         env={**os.environ, **variables},
-        timeout=170,
+        timeout=QUIET_S,
     )
 
 

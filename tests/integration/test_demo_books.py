@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from copy import deepcopy
 from datetime import date
 from decimal import Decimal
@@ -19,6 +18,7 @@ from sqlalchemy import delete, func, insert, inspect, select, text, update
 
 from airflow_guard.demo.books import audit_books, balance, create_books, post_statement, statement_posting
 from airflow_guard.demo.statements import StatementUnbalanced, read_statements, write_month
+from airflow_guard.demo.waiting import cpu_used, wait
 from tests.databases import POSTGRES, SERVERS, databases
 
 if TYPE_CHECKING:
@@ -266,11 +266,12 @@ def test_a_process_killed_between_lines_and_balance_leaves_nothing(
         with process.stdin as pipe:
             pipe.write(json.dumps(statement))
         waiting = text("SELECT count(*) FROM pg_locks WHERE relation = 'balance'::regclass AND NOT granted")
-        deadline = time.monotonic() + 60
-        while not watcher.execute(waiting).scalar_one():
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.01)
+        wait(
+            lambda: process.poll() is not None or watcher.execute(waiting).scalar_one() > 0,
+            "the other process to wait for the row",
+            lambda: cpu_used(process.pid),
+        )
+        assert process.poll() is None
         process.kill()
         assert process.wait() == -signal.SIGKILL
         holder.rollback()

@@ -17,6 +17,7 @@ from airflow.sdk import DAG
 from airflow_guard import IdempotentOperator
 from airflow_guard.cli.main import main
 from airflow_guard.core.errors import ResolutionError
+from airflow_guard.demo.waiting import QUIET_S
 from tests.airflow_runs import start_run
 from tests.databases import databases
 
@@ -105,7 +106,7 @@ def api(airflow_home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [free]})
         free.listen()
         thread.start()
-        token = httpx.get(f"{url}/auth/token", timeout=60).json()["access_token"]
+        token = httpx.get(f"{url}/auth/token", timeout=QUIET_S).json()["access_token"]
         monkeypatch.setenv("AIRFLOW_GUARD_API_TOKEN", token)
         yield url
         server.should_exit = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +15,7 @@ import sqlalchemy as sa
 from airflow_guard.core.errors import GuardError
 from airflow_guard.demo import postgres
 from airflow_guard.demo.postgres import EmbeddedPostgres, EmbeddedPostgresError, EmbeddedPostgresNotInstalled
+from airflow_guard.demo.waiting import wait
 from tests.processes import is_running
 
 if TYPE_CHECKING:
@@ -74,11 +74,10 @@ def test_it_ends_when_its_process_is_killed() -> None:
     )
     child = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=False)
     pid, folder = child.stdout.split()
-    deadline = time.monotonic() + 60
-    while (is_running(int(pid)) or Path(folder).exists()) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert not is_running(int(pid))
-    assert not Path(folder).exists()
+    wait(
+        lambda: not is_running(int(pid)) and not Path(folder).exists(),
+        "the server to end and its folder to go",
+    )
 
 
 def test_a_path_too_long_for_a_socket_is_no_obstacle(server: EmbeddedPostgres) -> None:

@@ -16,6 +16,7 @@ from airflow_guard.core.errors import (
     TransactionError,
 )
 from airflow_guard.core.states import Phase, State
+from airflow_guard.demo.waiting import QUIET_S
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, counts, failure, mapped, numbered
 from tests.databases import POSTGRES, SERVERS, databases
@@ -311,7 +312,7 @@ def test_a_batch_that_commits_by_itself_is_in_doubt_together(books: Books) -> No
 def test_sixteen_workers_post_each_document_once(books: Books) -> None:
     import threading
 
-    together = threading.Barrier(16, timeout=30)
+    together = threading.Barrier(16, timeout=QUIET_S)
 
     def post(document: str, attempt: int, connection: sa.Connection) -> None:
         books.post(document, connection)

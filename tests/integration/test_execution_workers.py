@@ -10,6 +10,7 @@ import pytest
 
 from airflow_guard.core.errors import Stopped
 from airflow_guard.core.states import State
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.ledger import Ledger
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, counts, failure, numbered
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = fixtures.ONE_OF_EACH
 books = fixtures.books
-PATIENCE_S = 30
+PATIENCE_S = QUIET_S
 
 
 # -- a poison document ----------------------------------------------------------------------------------

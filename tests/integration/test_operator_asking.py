@@ -11,6 +11,7 @@ import pytest
 
 from airflow_guard import DocumentsFailed, External, IdempotentOperator, InDoubt
 from airflow_guard.core.doubts import AskedKey
+from airflow_guard.demo.waiting import Patience
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.resolution import resolve
 from tests.airflow_runs import AirflowRun, give_answer, start_run
@@ -418,8 +419,10 @@ def answer_from_outside(business: Business) -> None:
     from airflow.utils.session import create_session
     from sqlalchemy import select
 
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline:
+    states: list[str] = []
+    patience = Patience("the question", lambda: states)
+    while True:
+        patience.check()
         # Airflow fails a task that is answered in the second in which it asked: nobody is as quick as that.
         time.sleep(2)
         with create_session() as session:

@@ -27,6 +27,7 @@ from airflow_guard import (
     TooManyRejected,
 )
 from airflow_guard.airflow_compat import AirflowSkipException
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.operators.failures import GuardFailure, GuardRetry
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
@@ -160,7 +161,7 @@ def test_coroutines_are_awaited(business: Business) -> None:
 
 
 def test_documents_on_threads(business: Business) -> None:
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=QUIET_S)
 
     def act(document: str) -> None:
         both.wait()  # passes only if two are at work at once

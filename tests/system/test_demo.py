@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +23,7 @@ from airflow_guard.demo.offspring import is_running, marked
 from airflow_guard.demo.receiver import Receiver
 from airflow_guard.demo.scene import airflow_home
 from airflow_guard.demo.statements import ACCOUNTS, read_statements, write_month
+from airflow_guard.demo.waiting import wait
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 
@@ -42,7 +42,7 @@ def _demo(*arguments: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(7200)  # a busy machine; the demo itself ends when nothing moves
 def test_a_disturbed_month_is_posted_and_notified_exactly_once(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
 
@@ -234,18 +234,11 @@ def test_nothing_survives_a_driver_that_is_killed(tmp_path: Path) -> None:
     assert driver.stdout is not None
     with driver:
         assert driver.stdout.readline() == "started\n"
-        _wait_until(lambda: log.exists() and log.read_text().endswith("\n"))
+        wait(lambda: log.exists() and log.read_text().endswith("\n"), "the first line")
         grandchild = int(log.read_text())
         assert {process.pid for process in marked(mark)} >= {grandchild}
 
         driver.send_signal(signal.SIGKILL)
 
-        _wait_until(lambda: marked(mark) == [])
+        wait(lambda: marked(mark) == [], "all to end", lambda: len(marked(mark)))
         assert not is_running(grandchild)
-
-
-def _wait_until(condition) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, "it takes too long"
-        time.sleep(0.05)

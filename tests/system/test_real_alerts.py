@@ -38,10 +38,10 @@ def test_a_failure_its_retry_and_a_killed_process_are_told_once_each(real_airflo
     client = real_airflow.airflow.client
     runs = {how: client.trigger(DAG, conf={"business_date": DAY, "how": how}) for how in ("failed", "killed")}
     for run_id in runs.values():
-        assert client.wait_for_run(DAG, run_id, timeout_s=180).state == "failed"
+        assert client.wait_for_run(DAG, run_id).state == "failed"
     wanted = {"will retry (1/2)", "FAILED, final (2/2)", "RUN FAILED"}
     for how, run_id in runs.items():
-        client.wait(lambda: wanted <= set(mails_of(real_airflow, run_id)), f"alerts of {how}", timeout_s=180)  # noqa: B023
+        client.wait(lambda: wanted <= set(mails_of(real_airflow, run_id)), f"alerts of {how}")  # noqa: B023
 
     for how, run_id in runs.items():
         mails = mails_of(real_airflow, run_id)
@@ -71,7 +71,7 @@ def test_a_lost_heartbeat_and_both_timeouts_are_told_once_to_everybody(
     """Airflow calls back twice for a task whose heartbeat is gone: one message."""
     client = real_airflow.airflow.client
     for dag_id, run_id in late_runs.items():
-        assert client.wait_for_run(dag_id, run_id, timeout_s=180).state == "failed"
+        assert client.wait_for_run(dag_id, run_id).state == "failed"
     chat = real_airflow.chat.posted
 
     def told(run_id: str) -> tuple[list[str], list[str]]:
@@ -85,8 +85,8 @@ def test_a_lost_heartbeat_and_both_timeouts_are_told_once_to_everybody(
     def all_told() -> bool:
         return all(mails and posts for mails, posts in map(told, late_runs.values()))
 
-    client.wait(all_told, "the alerts", timeout_s=180)
-    client.wait(lambda: called_back_twice(real_airflow), "the second callback", timeout_s=180)
+    client.wait(all_told, "the alerts")
+    client.wait(lambda: called_back_twice(real_airflow), "the second callback")
     expected = {
         "alarmed_lost": ("was killed, or lost contact", "airflow-guard show"),
         "alarmed_slow": ("AirflowTaskTimeout", "PAY-slow (in doubt)", "airflow-guard resolve"),

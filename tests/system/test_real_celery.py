@@ -88,7 +88,9 @@ def deliveries(world: RealAirflow) -> int:
 
 def wait_for_delivery(world: RealAirflow, more_than: int) -> None:
     world.airflow.client.wait(
-        lambda: deliveries(world) > more_than, "the task to be delivered again", timeout_s=180
+        lambda: deliveries(world) > more_than,
+        "the task to be delivered again",
+        signs=lambda: deliveries(world),
     )
     time.sleep(2)  # what the second worker does with it, it does now
 

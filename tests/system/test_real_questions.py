@@ -64,7 +64,7 @@ def wait_until_asked(world: RealAirflow, dag_id: str, run_id: str, task_id: str,
         ended = [line for line in log.splitlines() if told in line and run_id in line]
         return len(ended) >= times and client.task(dag_id, run_id, task_id).state in WAITING
 
-    client.wait(parked, f"the question {times} of {dag_id}", timeout_s=180)
+    client.wait(parked, f"the question {times} of {dag_id}")
 
 
 def events(world: RealAirflow, *kinds: str) -> list[tuple[str, str, str]]:
@@ -113,7 +113,7 @@ def test_tasks_ask_people_and_go_on_with_their_answers(
     jane.answer("asking", run_id, "pay", "Settle", **settled, reason="seen in their portal")
     with pytest.raises(AirflowRefused, match="answered 409"):
         jane.answer("asking", run_id, "pay", "Leave all in doubt", reason="a second thought")
-    assert client.wait_for_run("asking", run_id, timeout_s=180).state == "success"
+    assert client.wait_for_run("asking", run_id).state == "success"
     calls = real_airflow.receiver.calls().by_statement
     assert {letter: calls.get(f"{DAY}-{letter}", 0) for letter in "ABC"} == {"A": 1, "B": 1, "C": 1}
     assert client.xcom("asking", run_id, "pay")["executed"] == 3, "by this try, whoever has confirmed it"
@@ -128,7 +128,7 @@ def test_tasks_ask_people_and_go_on_with_their_answers(
     # Breaks that a person accepts.
     wait_until_asked(real_airflow, "asking_about_breaks", check, "check")
     jane.answer("asking_about_breaks", check, "check", "Accept the breaks", reason="booked by hand")
-    assert client.wait_for_run("asking_about_breaks", check, timeout_s=180).state == "success"
+    assert client.wait_for_run("asking_about_breaks", check).state == "success"
     with real_airflow.bank.connect() as connection:
         found = sa.text(
             "SELECT state, actor, reason FROM guard_break WHERE document = 'X' AND business_date = :day"
@@ -136,9 +136,9 @@ def test_tasks_ask_people_and_go_on_with_their_answers(
         assert connection.execute(found, {"day": DAY}).all() == [("explained", "jane", "booked by hand")]
 
     # Nobody answers: it stays in doubt, the task fails, and somebody is told.
-    assert client.wait_for_run("asking_briefly", brief, timeout_s=180).state == "failed"
+    assert client.wait_for_run("asking_briefly", brief).state == "failed"
     failed = "FAILED, final (1/1)"
-    client.wait(lambda: failed in mails_of(real_airflow, brief), "the alert of the failure", timeout_s=180)
+    client.wait(lambda: failed in mails_of(real_airflow, brief), "the alert of the failure")
     mails = mails_of(real_airflow, brief)
     assert set(mails) == {"ANSWER NEEDED", failed}
     assert "airflow-guard resolve" in mails[failed]

@@ -76,7 +76,7 @@ def by_hand(world: RealAirflow, day: date) -> str:
 
 
 def succeeded(world: RealAirflow, run_id: str, dag_id: str = DAG) -> None:
-    run = world.airflow.client.wait_for_run(dag_id, run_id, timeout_s=180)
+    run = world.airflow.client.wait_for_run(dag_id, run_id)
     assert run.state == "success", run
 
 
@@ -84,7 +84,7 @@ def held_run(world: RealAirflow, day: date, point: str) -> tuple[str, int]:
     """Start a run and wait until its send task hangs in the call for its first document."""
     world.receiver.hold(numbers(day)[0], point)
     run_id = by_hand(world, day)
-    world.receiver.wait_until_held(numbers(day)[0], timeout_s=180)
+    world.receiver.wait_until_held(numbers(day)[0], world.airflow.signs_of_life)
     return run_id, world.airflow.task_pid(DAG, run_id, "send")
 
 
@@ -134,7 +134,7 @@ def test_a_cleared_run_and_a_manual_run_replay(deliveries: RealAirflow) -> None:
     run_id = by_hand(deliveries, day)
     succeeded(deliveries, run_id)
     client.clear_run(DAG, run_id)
-    client.wait_for_run(DAG, run_id, {"queued", "running"}, timeout_s=180)
+    client.wait_for_run(DAG, run_id, {"queued", "running"})
     succeeded(deliveries, run_id)
     again = by_hand(deliveries, day)
     succeeded(deliveries, again)
@@ -160,9 +160,9 @@ def test_a_backfill_with_each_reprocess_behaviour(deliveries: RealAirflow) -> No
     number = 0
     for reprocess, tries_of_days in (("none", [1, 1]), ("failed", [1, 2]), ("completed", [2, 3])):
         if number:  # Airflow takes no other backfill before it has marked the last as completed
-            client.wait(lambda: client.backfill_completed(number), "the last backfill", timeout_s=180)  # noqa: B023
+            client.wait(lambda: client.backfill_completed(number), "the last backfill")  # noqa: B023
         number = client.backfill(DAG, first, last, reprocess=reprocess)
-        client.wait(lambda: ended(tries_of_days), f"backfill {reprocess}", timeout_s=180)  # noqa: B023
+        client.wait(lambda: ended(tries_of_days), f"backfill {reprocess}")  # noqa: B023
         for run, tries_of_day in zip(backfills(), tries_of_days, strict=True):
             done = {"executed": 3} if tries_of_day == 1 else {"replayed": 3}
             assert done.items() <= client.xcom(DAG, run.run_id, "send").items()
@@ -175,7 +175,7 @@ def test_two_runs_of_one_day_at_the_same_moment(deliveries: RealAirflow) -> None
     day = date(2026, 3, 6)
     deliveries.receiver.hold(numbers(day)[0], "before")
     runs = [by_hand(deliveries, day), by_hand(deliveries, day)]
-    deliveries.receiver.wait_until_held(numbers(day)[0], timeout_s=180)
+    deliveries.receiver.wait_until_held(numbers(day)[0], deliveries.airflow.signs_of_life)
     wait_for_block(deliveries, day)
     deliveries.receiver.release()
     for run_id in runs:
@@ -190,9 +190,9 @@ def test_a_deferred_task_resumes_when_the_triggerer_sees_the_other_attempt_end(
     number = numbers(day)[0]
     deliveries.receiver.hold(number, "after")
     holder = client.trigger("patience", conf={"business_date": day.isoformat()})
-    deliveries.receiver.wait_until_held(number, timeout_s=180)
+    deliveries.receiver.wait_until_held(number, deliveries.airflow.signs_of_life)
     waiting = client.trigger("patience", conf={"business_date": day.isoformat()})
-    client.wait_for_task("patience", waiting, "deliver", {"deferred"}, timeout_s=180)
+    client.wait_for_task("patience", waiting, "deliver", {"deferred"})
     assert tries(deliveries, waiting) == [(1, "waiting", 0, 0)]
     assert client.task("patience", holder, "deliver").state == "running"
     deliveries.receiver.release()
@@ -213,9 +213,9 @@ def test_asset_runs_take_the_date_of_the_event_and_a_second_one_is_told(deliveri
     for wanted in ("success", "failed"):
         known = {run.run_id for run in client.runs("announce")}
         succeeded(deliveries, client.trigger("reconcile", conf={"business_date": "2026-03-20"}), "reconcile")
-        client.wait(lambda: len(client.runs("announce")) > len(known), "the asset's run", timeout_s=180)  # noqa: B023
+        client.wait(lambda: len(client.runs("announce")) > len(known), "the asset's run")  # noqa: B023
         (run_id,) = {run.run_id for run in client.runs("announce")} - known
-        assert client.wait_for_run("announce", run_id, timeout_s=180).state == wanted
+        assert client.wait_for_run("announce", run_id).state == wanted
         assert calls(deliveries, name) == {name: 1}
     assert "another automatic run" in client.task_log("announce", run_id, "say", 1)
 
@@ -241,11 +241,11 @@ def test_a_reconciliation_goes_on_where_it_was_each_time_that_it_is_rescheduled(
         with deliveries.bank.connect() as connection:
             return list(connection.execute(mine).all())
 
-    client.wait(lambda: any(row.poke_count >= 2 for row in rows()), "the second look", timeout_s=180)
+    client.wait(lambda: any(row.poke_count >= 2 for row in rows()), "the second look")
     (row,) = rows()
     assert (row.same_pokes, row.outcome, row.try_number) == (row.poke_count, None, 1)
     add(deliveries, "target", "B", "2026-03-23")
-    run = client.wait_for_run("reconcile", run_id, timeout_s=180)
+    run = client.wait_for_run("reconcile", run_id)
     assert run.state == "success", client.task_log("reconcile", run_id, "check", 1)
     (row,) = rows()
     assert (row.outcome, row.source_count, row.target_count, row.try_number) == ("passed", 2, 2, 1)
@@ -263,4 +263,4 @@ def wait_for_block(world: RealAirflow, day: date) -> None:
         with world.bank.connect() as connection:
             return connection.execute(found).first() is not None
 
-    world.airflow.client.wait(blocked, "the second attempt to be blocked", timeout_s=180)
+    world.airflow.client.wait(blocked, "the second attempt to be blocked")

@@ -37,13 +37,13 @@ def test_no_secret_that_airflow_knows_is_in_a_log_or_an_alert(real_airflow: Real
     client = real_airflow.airflow.client
     real_airflow.airflow.wait_for_dag(DAG)
     run_id = client.trigger(DAG, conf={"business_date": "2026-03-26"})
-    assert client.wait_for_run(DAG, run_id, timeout_s=180).state == "failed"
+    assert client.wait_for_run(DAG, run_id).state == "failed"
 
     def mails() -> list[str]:
         bodies = enumerate(real_airflow.mailbox.subjects())
         return [f"{subject} {real_airflow.mailbox.body(n)}" for n, subject in bodies if DAG in subject]
 
-    client.wait(lambda: len(mails()) >= 2, "alerts", timeout_s=180)
+    client.wait(lambda: len(mails()) >= 2, "alerts")
     produced = {"log": task_logs(real_airflow), "alerts": "\n".join(mails())}
     assert produced["log"].count("trying DOUBT with *** and ***") >= 1
     assert "says no to password=***" in produced["log"]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 import httpx
 
 from airflow_guard.demo.stack import COMPONENTS, AirflowStack
+from airflow_guard.demo.waiting import QUIET_S
 from tests.ui.auth_manager import USERS
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class AirflowWithPages:
     def client(self, user: str | None) -> httpx.Client:
         """Return a client of the pages with the cookie of a user, as a browser has it."""
         cookies = {"_token": self.token(user)} if user else {}
-        return httpx.Client(base_url=self.pages, cookies=cookies, timeout=90, trust_env=False)
+        return httpx.Client(base_url=self.pages, cookies=cookies, timeout=QUIET_S, trust_env=False)
 
     def know_dags(self) -> None:
         """Let Airflow read the DAG files."""

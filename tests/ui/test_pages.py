@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_guard.demo.waiting import Patience
 from tests.ui.books import LONG
 from tests.ui.visiting import links, visit, words
 
@@ -165,13 +165,11 @@ def test_ledgers_in_trouble_say_so_each_alone(troubled: AirflowWithPages) -> Non
 
 def said(client: httpx.Client, path: str, wanted: Collection[str], *, status: int = 200) -> str:
     """Return what a page says as soon as it says all that is wanted: a busy machine makes any database look slow."""
-    until = time.monotonic() + 120
-    while True:
+    text = ""
+    patience = Patience(f"{path} to say {wanted}", lambda: text)
+    while not all(each in text for each in wanted):
+        patience.check()
         text = words(visit(client, path, status=status))
-        if all(each in text for each in wanted) or time.monotonic() > until:
-            break
-    for each in wanted:
-        assert each in text
     return text
 
 

@@ -21,6 +21,7 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
+from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.plugins.app import ungated_app
 from airflow_guard.plugins.gate import Gate
 from tests.ui.auth_manager import LIMITED, NO_DAGS, NO_PLUGINS, ONE_DAG
@@ -108,7 +109,7 @@ def test_c37_nobody_gets_in_without_a_user(world: World, expired: str, how: str)
     headers = {"authorization": f"Bearer {bearers[how]}"} if how in bearers else {}
     sent = {"cookie": f"_token={cookies[how]}"} if how in cookies else {}
     with httpx.Client(
-        base_url=world.airflow.pages, headers={**headers, **sent}, timeout=30, trust_env=False
+        base_url=world.airflow.pages, headers={**headers, **sent}, timeout=QUIET_S, trust_env=False
     ) as client:
         for path in EVERYTHING:
             for method in METHODS:

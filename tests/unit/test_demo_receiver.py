@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
@@ -22,6 +21,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from airflow_guard.demo.receiver import Calls, Receiver, ReceiverClient, ReceiverError, read_journal
+from airflow_guard.demo.waiting import QUIET_S, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,10 +58,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 
 def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline, "it never became true"
-        time.sleep(0.01)
+    wait(condition, "a condition", every_s=0.01)
 
 
 def answers(address: str) -> bool:
@@ -168,14 +165,14 @@ def test_a_hold_stops_only_its_statement_and_the_others_go_on(receiver: Receiver
 
 
 def test_waiting_for_a_call_that_does_not_come_ends(receiver: Receiver) -> None:
-    with pytest.raises(TimeoutError, match="no call for nobody"):
-        receiver.wait_until_held("nobody", timeout_s=0)
+    with pytest.raises(TimeoutError, match="a call for nobody"):
+        receiver.wait_until_held("nobody", quiet_s=0)
 
 
 def request(
     address: str, method: str, path: str, body: str, headers: dict[str, str]
 ) -> tuple[int, dict[str, Any]]:
-    connection = HTTPConnection(urlsplit(address).netloc, timeout=30)
+    connection = HTTPConnection(urlsplit(address).netloc, timeout=QUIET_S)
     try:
         connection.request(method, path, body, headers)
         response = connection.getresponse()
@@ -271,7 +268,7 @@ def test_stopping_ends_the_process_and_can_be_repeated(tmp_path: Path) -> None:
     receiver.stop()
     receiver.stop()
     assert not answers(receiver.address)
-    process.communicate(timeout=30)
+    process.communicate(timeout=QUIET_S)
     assert process.returncode == 1, "a call that hangs ends with the receiver"
 
 
@@ -306,5 +303,5 @@ def test_it_runs_by_hand_until_it_is_told_to_end(tmp_path: Path) -> None:
     address = process.stdout.readline().removeprefix("receiver ready at ").strip()
     ReceiverClient(address).notify(ONE, "key-1")
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=QUIET_S)
     assert process.returncode == 0

@@ -6,13 +6,13 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from airflow_guard.demo.waiting import wait
 from tests.processes import Worker, WorkerFailed, checkpoint, is_running
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def test_a_paused_worker_goes_on_only_when_resumed(start_worker: StartWorker, tm
     worker.wait_for("ticked")
     worker.pause()
     worker.release("ticked")
-    with pytest.raises(TimeoutError, match="did not reach 'ticked'"):
-        worker.wait_for("ticked", timeout_s=0.2)
+    with pytest.raises(TimeoutError, match="to reach 'ticked'"):
+        worker.wait_for("ticked", at_most_s=0.2)
     assert log.read_text() == "."
     worker.resume()
     worker.wait_for("ticked")
@@ -158,10 +158,7 @@ def test_a_paused_worker_goes_on_only_when_resumed(start_worker: StartWorker, tm
 def test_a_worker_ends_with_the_process_that_started_it() -> None:
     code = "from tests.unit.test_processes import start_a_worker_and_die as f; f()"
     starter = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True)
-    deadline = time.monotonic() + 30
-    while is_running(int(starter.stdout)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not is_running(int(starter.stdout))
+    wait(lambda: not is_running(int(starter.stdout)), "the worker to end")
 
 
 def test_a_function_that_a_new_process_cannot_find_is_refused() -> None:
