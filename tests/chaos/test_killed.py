@@ -94,7 +94,6 @@ def test_c03_four_processes_over_one_batch_one_of_them_killed_inside_a_document(
     assert alert.documents == ("D-0050",), "one alert lists it"
 
 
-@pytest.mark.timeout(400)
 def test_c15_a_worker_killed_at_one_document_of_a_thousand(
     books: Books, start: Callable[..., Worker]
 ) -> None:

@@ -341,7 +341,6 @@ def test_what_a_killed_scheduler_leaves_idle_is_ended_and_its_tasks_go_on(tmp_pa
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=["ctrl-c", "kill -9"])
 def test_nothing_of_it_is_left(number: signal.Signals, folder: Path) -> None:
     folder = folder / number.name

@@ -31,7 +31,6 @@ def run_file(folder: Path, dags_folder: Path) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
 def test_a_dag_is_tried_out_from_the_dags_folder_only(airflow_home: Path, tmp_path: Path) -> None:
     drafts, elsewhere = tmp_path / "drafts", tmp_path / "dags"
     drafts.mkdir()

@@ -224,7 +224,6 @@ WORK: dict[str, Callable[[Work], None]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("account", list(WORK))
 def test_each_grant_of_the_page_is_needed(accounts: Accounts, account: str) -> None:
     """Revoked one at a time, the work of its account is refused; with all of them it comes through."""

@@ -24,7 +24,6 @@ pytestmark = [
     pytest.mark.skipif(
         not version("apache-airflow").startswith("3.1."), reason="tests/ui looks at the pages on this Airflow"
     ),
-    pytest.mark.timeout(400),
 ]
 SPACE = KeySpace("payments", "pay", date(2026, 1, 30))
 TABS = {

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from tests.system.conftest import RealAirflow
 
 # Whichever test comes first starts Airflow.
-pytestmark = pytest.mark.timeout(600)
 DAG = "alarmed"
 DAY = "2026-03-25"
 

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(600),
     pytest.mark.skipif(
         shutil.which("redis-server") is None and not os.environ.get("GUARD_REQUIRE_DATABASES"),
         reason="not run: redis-server is not installed",

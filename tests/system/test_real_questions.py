@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tests.system.conftest import RealAirflow
 
 # Whichever test comes first starts Airflow.
-pytestmark = pytest.mark.timeout(600)
 DAY = "2026-03-27"
 WAITING = {"awaiting_input", "deferred"}
 

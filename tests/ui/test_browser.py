@@ -187,7 +187,6 @@ def address(world: World, name: str) -> str:
     return found.replace("/key?", f"/{path}")
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_axe_finds_nothing_serious_and_nothing_overflows(
     world: World, open_as: Callable[..., Page], theme: str
