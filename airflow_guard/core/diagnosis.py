@@ -295,8 +295,7 @@ def _of_ledger(evidence: Evidence) -> Iterable[Finding]:
             "ledger",
             Cause.LISTED_NOTHING,
             f"{evidence.guarded_tries} tries of guarded tasks, and not one document",
-            "Look at what documents= gave, in the task's log. A night that must bring something says so: expected=, or "
-            'on_empty="fail".',
+            "Look at what documents= gave, in the log of the task.",
         )
     doubts = [key for key in evidence.keys if key.situation == "in doubt"]
     if doubts:
@@ -341,7 +340,7 @@ def _of_rows(evidence: Evidence) -> Iterable[Finding]:
         yield Finding(
             "business rows", Cause.LOST, f"{len(lost)} documents: {', '.join(lost[:_FIRST])}",
             "Somebody has deleted them, or the table, key or date asked for is another. If they must be done again: "
-            "airflow-guard rerun … --without-reversal",
+            "airflow-guard rerun --key … --without-reversal --reason …",
         )  # fmt: skip
     known = {key.document for key in evidence.keys}
     strange = sorted(set(evidence.rows) - known) if evidence.keys else []

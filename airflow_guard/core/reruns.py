@@ -123,7 +123,9 @@ def check_reversal(
     if not rerun.to_reverse:
         return
     if not has_on_rerun:
-        raise RerunRefused(nothing_reverses(text, in_database=in_database))
+        raise RerunRefused(
+            f"{_nothing_reverses(text, in_database=in_database)} Nothing was executed. Give the task on_rerun."
+        )
     if rerun.reversal is Reversal.BEGUN:
         yes, no = (rerun_command(rerun.key_hash, option, ledger=ledger) for option in REVERSAL_OPTIONS)
         raise InDoubt(
@@ -132,14 +134,21 @@ def check_reversal(
         )
 
 
-def nothing_reverses(text: str, *, in_database: bool) -> str:
-    """Return what to do about a rerun that nothing reverses."""
-    effect = "Database" if in_database else "External"
-    return (
-        f"{text}: a rerun is authorised with reversal of the first effect, but the task has no {effect}(on_rerun=…). "
-        "Nothing was executed, and the authorisation stands. Give the task on_rerun, or let a person say that the first "
-        "effect stays: airflow-guard rerun … --without-reversal"
+def nothing_reverses(text: str, key_hash: str, *, in_database: bool, ledger: str | None = None) -> str:
+    """Return what to do about a rerun that nobody has begun and that nothing reverses."""
+    withdraw, again = (
+        rerun_command(key_hash, option, ledger=ledger) for option in ("--withdraw", "--without-reversal")
     )
+    return (
+        f"{_nothing_reverses(text, in_database=in_database)} Nothing was executed, and the authorisation stands. Give the "
+        f"task on_rerun. Or, if the first effect is to stay, take the authorisation back: {withdraw}; then give another: "
+        f"{again}"
+    )
+
+
+def _nothing_reverses(text: str, *, in_database: bool) -> str:
+    effect = "Database" if in_database else "External"
+    return f"{text}: a rerun is authorised with reversal of the first effect, but the task has no {effect}(on_rerun=…)."
 
 
 def lost(text: str, generation: int) -> RerunRefused:

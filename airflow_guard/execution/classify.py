@@ -212,7 +212,12 @@ class Classifier:
         if row.rerun is None or row.rerun.without_reversal or self._has_on_rerun:
             claimable.reruns.append(document)
             return
-        text = nothing_reverses(self._space.describe(document.name), in_database=self._spec.database)
+        text = nothing_reverses(
+            self._space.describe(document.name),
+            document.key_hash,
+            in_database=self._spec.database,
+            ledger=self._spec.ledger,
+        )
         self.block(document, row, RerunRefused(text), Outcome.BLOCKED)
 
     def lapsed(self, members: Sequence[tuple[Document, LedgerRow]]) -> bool:

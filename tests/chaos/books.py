@@ -148,6 +148,7 @@ class Books:
             TaskTry(identity, space, key_shape(space, documents=documents), spec.mode),
             Callee.of(function),
             verify=Callee.of(verify) if verify else None,
+            on_rerun=Callee.of(spec.side_effect.on_rerun) if spec.side_effect.on_rerun else None,
             dag_task_ids={identity.task_id, *dag_task_ids},
             resumed=resumed,
         )
