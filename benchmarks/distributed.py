@@ -117,7 +117,7 @@ def _timed(
 
 def _run(airflow: AirflowStack, dag_id: str) -> str:
     run_id = airflow.client.trigger(dag_id, conf={"business_date": "2026-01-30"})
-    run = airflow.client.wait_for_run(dag_id, run_id, timeout_s=300)
+    run = airflow.client.wait_for_run(dag_id, run_id)
     assert run.state == "success", f"{run_id} of {dag_id} is {run.state}"
     return run_id
 

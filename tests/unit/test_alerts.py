@@ -215,6 +215,6 @@ def test_what_is_no_secret_stays() -> None:
 
 def test_a_huge_text_takes_no_time() -> None:
     for huge in ("x" * 2_000_000, "password" * 200_000, "a:" * 500_000, "postgresql://" * 100_000):
-        begun = time.perf_counter()
+        begun = time.process_time()
         build_alert(replace(FACTS, happened=huge))
-        assert time.perf_counter() - begun < 2
+        assert time.process_time() - begun < 2
