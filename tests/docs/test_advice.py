@@ -125,7 +125,7 @@ def _samples(function: Any) -> dict[str, Any]:
         "key_hash": "3f" * 16, "dag_id": "a dag", "business_date": "2026-01-30", "operation": "post it",
         "space": ("statements", "post", "2026-01-30"), "document": "-S 1", "namespace": "statements",
         "old": ("a", "b"), "new": ("c", "d"), "first": "2026-01-01", "last": "2026-01-31", "decision": "waive",
-        "option": "--without-reversal",
+        "option": "--without-reversal", "documents": ["-S 1", "S 2"],
     }  # fmt: skip
     names = [name for name, each in inspect.signature(function).parameters.items()
              if each.default is inspect.Parameter.empty]  # fmt: skip
