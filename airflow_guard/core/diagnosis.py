@@ -295,7 +295,8 @@ def _of_ledger(evidence: Evidence) -> Iterable[Finding]:
             "ledger",
             Cause.LISTED_NOTHING,
             f"{evidence.guarded_tries} tries of guarded tasks, and not one document",
-            "Look at what documents= gave, in the log of the task.",
+            "Look at what documents= gave, in the task's log. A night that must bring something says so: expected=, or "
+            'on_empty="fail".',
         )
     doubts = [key for key in evidence.keys if key.situation == "in doubt"]
     if doubts:

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 BYTE_ORDER_MARK = "\ufeff"
 """What many programs put before the first character of a UTF-8 file, so before the name of its first column."""
 
+AFTER_A_FINER_IDENTITY = (
+    "With a finer one, the next try says that the coarse one is not listed any more: drop that."
+)
+
 
 @dataclass(slots=True)
 class Document:
@@ -182,5 +186,6 @@ def _contradiction(first: Document, more: Iterable[Document]) -> DuplicateDocume
     return DuplicateDocumentError(
         f"Document {first.name!r} is listed several times with different content"
         f"{' in ' + ', '.join(sorted(fields)) if fields else ''}. All its mentions are held back, nothing was "
-        "claimed: correct the list, or make the identity (document_key) finer."
+        "claimed: correct the list, or make the identity (document_key) finer. "
+        f"{AFTER_A_FINER_IDENTITY}"
     )

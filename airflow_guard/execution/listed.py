@@ -7,6 +7,7 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.core.documents import AFTER_A_FINER_IDENTITY
 from airflow_guard.core.errors import (
     DocumentError,
     GuardError,
@@ -207,8 +208,9 @@ class Listed:
             named = ", ".join(list(repeated.values())[:_NAMED])
             more = f" and {len(repeated) - _NAMED:,} more" if len(repeated) > _NAMED else ""
             raise RepeatedDocument(
-                f'{what}: listed more than once, and on_repeated="fail": {named}{more}. Nothing was executed. If these are '
-                "different documents, make the identity (document_key) finer; if a line is there twice, correct the list."
+                f'{what}: listed more than once, and on_repeated="fail": {named}{more}. Nothing was executed. If a '
+                "line is there twice, correct the list; if these are different documents, make the identity (document_key) "
+                f"finer. {AFTER_A_FINER_IDENTITY}"
             )
 
     def _remark(self, words: str) -> None:

@@ -22,6 +22,7 @@ from airflow_guard import (
     Database,
     External,
     IdempotentOperator,
+    NotExecuted,
     Rejected,
     Side,
 )
@@ -29,6 +30,7 @@ from airflow_guard.cli.definitions import COMMANDS
 from airflow_guard.cli.main import main
 from airflow_guard.core import errors
 from airflow_guard.core.documents import DocumentReader
+from airflow_guard.core.expectations import Expected
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.reconciliation.rules import Rules
 from airflow_guard.store.purge import Purge
@@ -346,12 +348,63 @@ def test_documents_that_cannot_be_keys() -> None:
 
 
 @follows(errors.DuplicateDocumentError)
-def test_a_document_that_is_listed_with_two_contents(books: Books) -> None:
+def test_a_document_that_is_listed_with_two_contents(books: Books, reader: Reader) -> None:
     listed = [{"no": "1", "part": "a"}, {"no": "1", "part": "b"}]
     said = failed(books.run(books.pay, listed, document_key="no"), errors.DuplicateDocumentError)
     assert "make the identity (document_key) finer" in said
     finer = [{**each, "id": f"{each['no']}/{each['part']}"} for each in listed]
-    assert counts(books.run(books.pay, finer, document_key="id", try_number=2)) == {"executed": 2}
+    second = books.run(books.pay, finer, document_key="id", try_number=2)
+    assert counts(second)["executed"] == 2
+    assert "drop that" in said
+    reader.runs_the_command_of(failed(second, errors.Forgotten))
+    assert counts(books.run(books.pay, finer, document_key="id", try_number=3)) == {"replayed": 2}
+
+
+@follows(errors.Forgotten, errors.DroppedBefore)
+def test_a_document_that_is_not_listed_any_more(books: Books, reader: Reader) -> None:
+    def pay(document: str) -> None:
+        if document == "B":
+            raise NotExecuted("closed")
+        books.receiver.call(document)
+
+    books.run(pay, ["A", "B"])
+    said = failed(books.run(pay, ["A"], try_number=2), errors.Forgotten)
+    assert "let it be listed again and clear the task" in said
+    reader.runs_the_command_of(said)
+    assert counts(books.run(pay, ["A"], try_number=3)) == {"replayed": 1}
+    again = failed(books.run(books.pay, ["A", "B"], try_number=4), errors.DroppedBefore)
+    reader.runs_the_command_of(again)
+    assert counts(books.run(books.pay, ["A", "B"], try_number=5)) == {"replayed": 1, "executed": 1}
+    assert books.receiver.documents() == ["A", "B"]
+
+
+@follows(errors.UnexpectedListing)
+@pytest.mark.parametrize("rules", [{"on_empty": "fail"}, {"expected": Expected(least=1)}])
+def test_a_listing_that_brings_too_little(books: Books, rules: dict[str, Any]) -> None:
+    with pytest.raises(errors.UnexpectedListing, match="another try lists again"):
+        books.run(books.pay, [], **rules)
+    assert counts(books.run(books.pay, ["A"], try_number=2, **rules)) == {"executed": 1}
+
+
+@follows(errors.RepeatedDocument)
+@pytest.mark.parametrize("way", ["correct the list", "make the identity (document_key) finer"])
+def test_a_document_that_is_listed_twice(books: Books, reader: Reader, way: str) -> None:
+    rules = {"on_repeated": "fail", "document_key": "no", "fingerprint_fields": ("no",)}
+    listed = [{"no": "1", "part": "a"}, {"no": "1", "part": "b"}]
+    with pytest.raises(errors.RepeatedDocument) as caught:
+        books.run(books.pay, listed, **rules)
+    assert way in str(caught.value)
+    assert books.receiver.calls() == []
+    if way == "correct the list":
+        assert counts(books.run(books.pay, listed[:1], try_number=2, **rules)) == {"executed": 1}
+        return
+    finer = [{**each, "id": f"{each['no']}/{each['part']}"} for each in listed]
+    rules |= {"document_key": "id", "fingerprint_fields": ("id",)}
+    second = books.run(books.pay, finer, try_number=2, **rules)
+    assert counts(second)["executed"] == 2
+    assert "drop that" in str(caught.value)
+    reader.runs_the_command_of(failed(second, errors.Forgotten))
+    assert counts(books.run(books.pay, finer, try_number=3, **rules)) == {"replayed": 2}
 
 
 @follows(errors.TransactionError)
@@ -560,11 +613,18 @@ def test_diagnose_of_a_doubt(
 def test_diagnose_asks_for_the_business_table_by_the_options_that_it_has(
     books: Books, capsys: pytest.CaptureFixture[str], airflow_home: Path
 ) -> None:
-    books.run(books.post, ["A"], side_effect=Database())
+    table = f"booked_{books.dag_id}"
+    with books.database.engine.begin() as connection:
+        connection.exec_driver_sql(f"CREATE TABLE {table} (document varchar(20))")
+
+    def post(document: str, connection: sa.Connection) -> None:
+        connection.execute(sa.text(f"INSERT INTO {table} VALUES (:document)"), {"document": document})
+
+    books.run(post, ["A"], side_effect=Database())
     said = diagnosed(books, capsys)["conclusion"]
     options = re.findall(r"--[a-z-]+", said)
     assert options == ["--table", "--table-key"]
-    values = {"--table": "posting", "--table-key": "document"}
+    values = {"--table": table, "--table-key": "document"}
     more = [word for option in options for word in (option, values[option])]
     assert "No business row is doubled" in diagnosed(books, capsys, *more)["conclusion"]
 
