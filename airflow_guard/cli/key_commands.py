@@ -75,6 +75,11 @@ RESOLVE = Command(
         Argument(
             "--followed-up", action="store_true", help="effect done, follow-up failed: that is finished too"
         ),
+        Argument(
+            "--content-stands",
+            action="store_true",
+            help="listed again with other content: what was done, or decided, stands for that content too",
+        ),
         REASON,
         ACTOR,
         Argument("--attempt", type=int, metavar="N", help="only if this is still the last attempt"),

@@ -9,7 +9,7 @@ from airflow_guard.cli.arguments import UsageError
 from airflow_guard.cli.output import age, instant
 from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.dates import parse_business_date
-from airflow_guard.core.decisions import DECISIONS_OF, UNFINISHED, Decision, Situation
+from airflow_guard.core.decisions import UNFINISHED, Decision, Situation
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import normalise_document
 from airflow_guard.core.results import decode_result, has_result
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import date, datetime
 
-    from airflow_guard.core.guard import TaskIdentity
+    from airflow_guard.core.guard import LedgerRow, TaskIdentity
     from airflow_guard.core.monitoring import KeyRow
     from airflow_guard.store.ledger import Ledger
 
@@ -49,6 +49,7 @@ _WORDS = {
     Decision.SEND_AGAIN: "try it again",
     Decision.DROP: "it is not to be done any more",
     Decision.FOLLOWED_UP: "that is finished too",
+    Decision.CONTENT_STANDS: "it stands for the other content too",
 }
 
 
@@ -97,7 +98,7 @@ def commands_for(view: KeyRow, ledger: str | None) -> dict[str, str]:
     """Return the command lines that settle a key, by what each says; empty if there is nothing to settle."""
     return {
         _WORDS[decision]: resolve_command(view.row.key_hash, decision=decision, ledger=ledger)
-        for decision in DECISIONS_OF.get(view.situation, ())
+        for decision in view.decisions
     }
 
 
@@ -146,6 +147,8 @@ def full(view: KeyRow) -> dict[str, Any]:
         "has_result": has_result(row.result),
         "result": decode_result(row.result),
         "error": row.error,
+        "other_content_fields": row.offered_fields,
+        "accepted_contents": len(row.accepted),
         "key_date": view.key_date.isoformat(),
         "key": row.key_hash,
         "idempotency_key": row.idempotency_key,
@@ -179,9 +182,17 @@ def facts(view: KeyRow, batch_documents: int = 0) -> dict[str, str | None]:
         "effect begun": instant(view.begun_at),
         "finished": instant(view.finished_at),
         "last sign of life": f"{age(row.last_sign_age_s)} ago; {lease}" if unfinished else None,
+        "other content": _other_content(row),
         "note": row.error,
         "result": (row.result if has_result(row.result) else "none stored") if not unfinished else None,
     }
+
+
+def _other_content(row: LedgerRow) -> str | None:
+    fields = row.offered_fields
+    if fields is None:
+        return f"accepted {len(row.accepted)} times" if row.accepted else None
+    return f"listed since, and refused; changed: {', '.join(fields) or 'no field can be compared'}"
 
 
 def _outcome(view: KeyRow) -> str | None:

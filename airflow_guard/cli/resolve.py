@@ -37,7 +37,7 @@ def run(given: argparse.Namespace) -> None:
 def _resolve(ledger: Ledger, given: argparse.Namespace, decision: Decision, actor: str, reason: str) -> None:
     views = _selected(ledger, given, decision)
     _check_attempt(views, given)
-    judged = [resolution.Judged(view.key_date, view.row.key_hash, view.row.owner_token) for view in views]
+    judged = [resolution.Judged.of(view.key_date, view.row.key_hash, view.version) for view in views]
     settle = partial(
         resolution.resolve_many, ledger, judged, decision, actor=actor, reason=reason, strict=True,
         ledger_name=given.ledger,
@@ -45,11 +45,11 @@ def _resolve(ledger: Ledger, given: argparse.Namespace, decision: Decision, acto
     # Refused first, then asked: nobody is asked about what cannot be done.
     planned = settle(dry_run=True).settled
     if given.dry_run:
-        _print_settled(planned, given.output, "would become")
+        _print_settled(planned, decision, given.output, "would become")
         return
     if not given.yes:
         _confirm(views, planned, decision)
-    _print_settled(settle().settled, given.output, "is now")
+    _print_settled(settle().settled, decision, given.output, "is now")
     if given.output == "table":
         output.say(f"{CONSEQUENCES[decision].words} by {actor}: {reason}")
 
@@ -74,6 +74,8 @@ def _selected(ledger: Ledger, given: argparse.Namespace, decision: Decision) -> 
     if given.all and given.documents:
         raise UsageError("give documents, or --all")
     fitting = frozenset(s for s in Situation if decision in DECISIONS_OF.get(s, ()))
+    if decision is Decision.CONTENT_STANDS:
+        fitting = frozenset({Situation.DONE, Situation.REJECTED})
     documents: list[str | None] = list(keys.documents_of(given.documents)) or [None]
     found = listing.keys(
         ledger,
@@ -88,8 +90,12 @@ def _selected(ledger: Ledger, given: argparse.Namespace, decision: Decision) -> 
     ).keys
     if not given.all:
         _check_found(found, documents, given)
-    elif not found:
+        return found
+    found = [view for view in found if decision in view.decisions]
+    if not found:
         stand = " or ".join(sorted(fitting))
+        if decision is Decision.CONTENT_STANDS:
+            stand += " and was listed with other content since"
         raise ResolutionError(f"No key of {given.dag} / {given.operation} / {given.date} is {stand}.")
     return found
 
@@ -151,11 +157,12 @@ def _confirm(views: list[KeyRow], planned: list[Settled], decision: Decision) ->
         raise ResolutionError("Not confirmed. Nothing was changed.")
 
 
-def _print_settled(settled: list[Settled], form: str, becomes: str) -> None:
+def _print_settled(settled: list[Settled], decision: Decision, form: str, becomes: str) -> None:
+    said = CONSEQUENCES[decision].words
     if form == "table":
         for each in settled[:_SHOWN]:
             along = "" if each.asked else " (same batch)"
-            output.say(f"{each.key_text}: was {each.before.value}, {becomes} {_after(each)}{along}")
+            output.say(f"{each.key_text}: was {each.before.value}, {becomes} {_after(each, said)}{along}")
         if len(settled) > _SHOWN:
             output.say(f"… and {len(settled) - _SHOWN:,} more")
         return
@@ -167,9 +174,9 @@ def _print_settled(settled: list[Settled], form: str, becomes: str) -> None:
     output.records(rows, form)
 
 
-def _after(settled: Settled) -> str:
+def _after(settled: Settled, said: str) -> str:
     if settled.before is settled.after:
-        return f"{settled.after.value}, follow-up settled"
+        return f"{settled.after.value}, {said}"
     return (
         f"{settled.after.value}, so the next run executes it"
         if settled.after is State.FAILED

@@ -10,6 +10,8 @@ decision            leaves                                         leads to
 ``drop``            ``failed``, or given up before it began        ``dropped``: not done, not to be
 ``followed_up``     ``completed``, the part after the effect       the same, settled
                     failed
+``content_stands``  ``completed`` or ``rejected``, and listed      the same, for that
+                    since with other content                       content too
 ==================  =============================================  =======================
 
 "Lease over, effect begun" counts as ``in_doubt``, whether or not anyone has written it.
@@ -40,6 +42,7 @@ class Decision(StrEnum):
     SEND_AGAIN = "send_again"
     DROP = "drop"
     FOLLOWED_UP = "followed_up"
+    CONTENT_STANDS = "content_stands"
 
     @staticmethod
     def of(value: str) -> Decision:
@@ -80,7 +83,8 @@ DECISIONS_OF: Mapping[Situation, tuple[Decision, ...]] = {
     Situation.ABANDONED: (Decision.DROP,),
     Situation.DROPPED: (Decision.SEND_AGAIN,),
 }
-"""What may be decided; in every other situation there is nothing to decide."""
+"""What may be decided, whatever the content; in every other situation there is nothing to decide. See
+:func:`decisions_of`."""
 
 UNFINISHED = frozenset(Situation) - {Situation.DONE, Situation.DROPPED}
 
@@ -104,6 +108,10 @@ class Standing(Protocol):
     def lease_over(self) -> bool:
         """Whether the last attempt's lease is over, by the database's clock."""
 
+    @property
+    def offered(self) -> str | None:
+        """The fingerprint of other content that was listed since, and refused."""
+
 
 @dataclass(frozen=True)
 class Consequence:
@@ -111,7 +119,7 @@ class Consequence:
 
     :param event: the kind of the audit event.
     :param statement: the name of the statement in ``store.statements``.
-    :param target: the state that it leads to.
+    :param target: the state that it leads to; ``None``: the key stays in its own.
     :param words: how the ledger words it, before "by NAME: reason".
     :param together: whether the members of a batch are settled together: their effect was one.
     :param meaning: what it comes to, for the person who is asked to confirm it.
@@ -119,7 +127,7 @@ class Consequence:
 
     event: str
     statement: str
-    target: State
+    target: State | None
     words: str
     together: bool
     meaning: str
@@ -150,7 +158,19 @@ CONSEQUENCES: Mapping[Decision, Consequence] = {
         "follow_up_settled", "settle_follow_up", State.COMPLETED, "follow-up settled", together=True,
         meaning="The task no longer fails for it. The effect is not repeated.",
     ),
+    Decision.CONTENT_STANDS: Consequence(
+        "content_accepted", "accept_content", None, "accepted for other content too", together=False,
+        meaning="What was done, or decided, counts for the content that was listed last, too. Nothing is executed.",
+    ),
 }  # fmt: skip
+
+
+def decisions_of(row: Standing) -> tuple[Decision, ...]:
+    """Return what may be decided about a key."""
+    situation = situation_of(row)
+    settled = situation in (Situation.DONE, Situation.REJECTED)
+    more = (Decision.CONTENT_STANDS,) if settled and row.offered is not None else ()
+    return (*DECISIONS_OF.get(situation, ()), *more)
 
 
 def situation_of(row: Standing) -> Situation:

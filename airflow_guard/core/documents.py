@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -75,13 +76,30 @@ class DocumentReader:
             return Document(name, name, hasher.key_hash(name), hasher, None, item)
         if isinstance(item, Mapping):
             identity = self._identity(item)
-            content = fingerprint(item, self._fields, self._document_key)
+            try:
+                content = fingerprint(item, self._fields, self._document_key)
+            except DocumentError as error:
+                raise DocumentError(f"Document {self.called(item)}: {error}") from error
         else:
             identity, content = item, None
         name = hasher.normalise(identity)
         key_hash = hasher.key_hash(name)
         payload = item if content is not None else name
         return Document(name, payload, key_hash, hasher, content, identity)
+
+    def called(self, item: Any) -> str:
+        """Return how to call an item that cannot be a document. A foreign object may not even have a ``repr()``."""
+        if isinstance(item, Mapping) and self._document_key in item:
+            item = item[self._document_key]
+        return f"{reprlib.repr(item):.80}"
+
+    def key_of(self, item: Any) -> str | None:
+        """Return the key that an item would have, were it only for its identity; ``None``: it has none."""
+        try:
+            identity = self._identity(item) if isinstance(item, Mapping) else item
+            return self._hasher.key_hash(self._hasher.normalise(identity))
+        except (DocumentError, ConfigurationError):
+            return None
 
     def whole_run(self) -> Document:
         """Return the document that stands for the run as a whole."""

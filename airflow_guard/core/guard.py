@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_guard.core.fingerprints import changed_fields
+from airflow_guard.core.fingerprints import changed_fields, content_id
 from airflow_guard.core.states import FollowUp, Phase, State
 
 if TYPE_CHECKING:
@@ -98,6 +98,9 @@ class LedgerRow:
     :param first_run: the task try that claimed the key first; ``None`` for adopted history.
     :param last_run: the task try of the last attempt.
     :param rerun: the rerun that a person has authorised of what is done; ``None``: none, or it is used or over.
+    :param fingerprint: of the content that the last attempt was for.
+    :param offered: of other content that was listed since, and refused.
+    :param accepted: of other contents for which the stored result stands: a person says so.
     """
 
     key_hash: str
@@ -123,6 +126,18 @@ class LedgerRow:
     task_run_id: int | None = None
     finished_at: datetime | None = None
     rerun: OpenRerun | None = None
+    offered: str | None = None
+    accepted: tuple[str, ...] = ()
+
+    @property
+    def content(self) -> str | None:
+        """The id of the other content that a person judges: listed and refused, or accepted last; ``None``: none."""
+        return content_id(self.offered or (self.accepted[-1] if self.accepted else None))
+
+    @property
+    def offered_fields(self) -> list[str] | None:
+        """The names of the fields in which content that was listed and refused differs; ``None``: there is none."""
+        return changed_fields(self.fingerprint, self.offered)
 
     @property
     def done_by(self) -> str:
@@ -148,10 +163,10 @@ class Asking:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict and, for changed content, the names of the fields."""
+    """A verdict and the names of the fields that have changed since the last attempt, ``None``: it is the same content."""
 
     verdict: Verdict
-    fields: Sequence[str] = field(default_factory=tuple)
+    fields: Sequence[str] | None = None
 
 
 def judge(row: LedgerRow | None, asking: Asking, fingerprint: str | None = None) -> Judgement:
@@ -170,9 +185,21 @@ def judge(row: LedgerRow | None, asking: Asking, fingerprint: str | None = None)
     first = row.first_run
     if asking.compare_runs and first is not None and another_automatic_run(first, asking.identity):
         return Judgement(Verdict.OTHER_RUN)
+    fields = changed_content(row, fingerprint)
     if row.state is State.COMPLETED:
-        return _judge_completed(row, fingerprint)
-    return Judgement(judge_state(row))
+        return _judge_completed(row, fields)
+    if row.state is State.REJECTED and fields is not None:
+        return Judgement(Verdict.CHANGED, fields)
+    return Judgement(judge_state(row), fields)
+
+
+def changed_content(row: LedgerRow, fingerprint: str | None) -> list[str] | None:
+    """Return the names of the fields that have changed since the last attempt; ``None``: nothing has, or a person
+    says that the stored result stands for this content too."""
+    fields = changed_fields(row.fingerprint, fingerprint)
+    if fields is None or any(changed_fields(each, fingerprint) is None for each in row.accepted):
+        return None
+    return fields
 
 
 def judge_state(row: LedgerRow) -> Verdict:
@@ -190,16 +217,15 @@ def judge_state(row: LedgerRow) -> Verdict:
     }[row.state]
 
 
-def _judge_completed(row: LedgerRow, fingerprint: str | None) -> Judgement:
+def _judge_completed(row: LedgerRow, fields: list[str] | None) -> Judgement:
     if row.follow_up is FollowUp.PENDING and not row.lease_over:
         return Judgement(Verdict.ELSEWHERE)
     if row.follow_up in (FollowUp.PENDING, FollowUp.FAILED):
-        return Judgement(Verdict.FOLLOW_UP)
+        return Judgement(Verdict.FOLLOW_UP, fields)
     if row.rerun is not None:  # also of changed content: the bug fix may be in it
-        return Judgement(Verdict.RERUN)
-    fields = changed_fields(row.fingerprint, fingerprint)
+        return Judgement(Verdict.RERUN, fields)
     if fields is not None:
-        return Judgement(Verdict.CHANGED, tuple(fields))
+        return Judgement(Verdict.CHANGED, fields)
     return Judgement(Verdict.DONE)
 
 

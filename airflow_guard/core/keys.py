@@ -7,12 +7,14 @@ and the document. Run id, try number, map index, host and code version are never
 from __future__ import annotations
 
 import hashlib
+import reprlib
 import unicodedata
 import uuid
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING
 
+from airflow_guard.core.canonical import NoForm, plain
 from airflow_guard.core.errors import ConfigurationError, DocumentError
 
 if TYPE_CHECKING:
@@ -40,28 +42,55 @@ def normalise_document(value: object) -> str:
     """Return the form of a document id that decides what is equal (version 1).
 
     Unicode NFC, surrounding white space stripped; case and inner white space are significant. ``int`` and
-    ``UUID`` are taken in their usual text form.
+    ``UUID`` are taken in their usual text form, an enum's member and a scalar of numpy as the value that it is.
 
     :param value: ``str``, ``int`` or ``uuid.UUID``.
     :raises DocumentError: empty, over 255 characters, a control or invisible character, or another type.
         A retry does not help.
     """
+    if type(value) is not str:
+        value = _plain(value)
     if isinstance(value, str):
-        text = value.strip()
+        text = str.strip(value)
         if text.isascii():
             if text and len(text) <= MAX_DOCUMENT_LENGTH and text.isprintable():
                 return text
         else:
             text = unicodedata.normalize("NFC", text).strip()
-    elif isinstance(value, (int, uuid.UUID)) and not isinstance(value, bool):
-        text = str(value)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        text = int.__repr__(value)
+    elif isinstance(value, uuid.UUID):
+        text = uuid.UUID.__str__(value)
     else:
         raise DocumentError(
-            f"A document must be str, int or UUID, not {type(value).__name__} ({value!r:.80}). Convert it where "
-            "the documents are listed; a float or None is not an identity."
+            f"A document must be str, int or UUID, not {type(value).__name__} ({reprlib.repr(value):.80}). Convert it "
+            "where the documents are listed; a float or None is not an identity."
         )
     _refuse(text, value)
     return text
+
+
+def cycle_text(value: object) -> str:
+    """Return a settlement cycle as it is in the key: a text, or a whole number in digits; ``None`` is no cycle.
+
+    :raises ConfigurationError: it is something else. What ``str()`` makes of an object is no part of a key.
+    """
+    given = "" if value is None else value if type(value) is str else _plain(value)
+    if isinstance(given, str):
+        return str.__str__(given)
+    if isinstance(given, int) and not isinstance(given, bool):
+        return int.__repr__(given)
+    raise ConfigurationError(
+        f"cycle is a {type(value).__name__} ({reprlib.repr(value):.80}). It is part of the key: give a text or a whole "
+        "number."
+    )
+
+
+def _plain(value: object) -> object:
+    try:
+        return plain(value)
+    except NoForm:
+        return value
 
 
 def _refuse(text: str, value: object) -> None:
@@ -169,9 +198,15 @@ class KeyHasher:
         digest.update(b"-" if document is None else _prefixed(document))
         return digest.hexdigest()[:_KEY_HEX]
 
-    def idempotency_key(self, key_hash: str, generation: int = 1) -> str:
-        """Return the key that the receiver gets at the first claim of a generation."""
+    def idempotency_key(self, key_hash: str, generation: int = 1, content: str | None = None) -> str:
+        """Return the key that the receiver gets at the first claim of a generation.
+
+        :param content: the content that it travels with, where an earlier key of the generation may have reached the
+            receiver with another; see :func:`~airflow_guard.core.fingerprints.content_id`.
+        """
         text = b"%b/%d/%b" % (key_hash.encode(), generation, self._deployment)
+        if content is not None:
+            text += b"/" + content.encode()
         return hashlib.sha256(text).hexdigest()[:_KEY_HEX]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_guard.core.commands import resolve_command, show_command
+from airflow_guard.core.commands import rerun_command, resolve_command, show_command
+from airflow_guard.core.decisions import Decision
 from airflow_guard.core.errors import (
     BlockedError,
     ContentChanged,
@@ -16,9 +17,13 @@ from airflow_guard.core.errors import (
     OtherDeployment,
     OtherRun,
 )
+from airflow_guard.core.fingerprints import fields_of
 from airflow_guard.core.guard import Judgement, LedgerRow, Verdict
+from airflow_guard.core.states import Phase, State
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from airflow_guard.core.keys import KeySpace
 
 
@@ -40,9 +45,9 @@ def refusal(
     if judgement.verdict is Verdict.DROPPED:
         return _dropped(key, row, ledger)
     if judgement.verdict is Verdict.CHANGED:
-        return _changed(key, row, judgement, ledger)
+        return content_changed(key, row, judgement.fields or (), ledger)
     if judgement.verdict is Verdict.FOLLOW_UP:
-        return _follow_up(key, row, ledger)
+        return _follow_up(key, row, judgement.fields, ledger)
     return makers[judgement.verdict](key, row)
 
 
@@ -74,8 +79,9 @@ def _other_deployment(key: str, row: LedgerRow) -> OtherDeployment:
     )
 
 
-def _follow_up(key: str, row: LedgerRow, ledger: str | None) -> FollowUpFailed:
+def _follow_up(key: str, row: LedgerRow, fields: Sequence[str] | None, ledger: str | None) -> FollowUpFailed:
     why = f" ({row.error})" if row.error else ""
+    why += changed_since(row, fields)
     return FollowUpFailed(
         f"{key}: the effect is done ({row.done_by}), what follows it in the callable is not{why}. It is not executed "
         f"again. Finish the follow-up by hand, then: {resolve_command(row.key_hash, decision='followed_up', ledger=ledger)}"
@@ -95,13 +101,48 @@ def _dropped(key: str, row: LedgerRow, ledger: str | None) -> DroppedBefore:
     )
 
 
-def _changed(key: str, row: LedgerRow, judgement: Judgement, ledger: str | None) -> ContentChanged:
-    fields = ", ".join(judgement.fields) or "fields that were not recorded by name"
+def content_changed(
+    key: str, row: LedgerRow, fields: Sequence[str], ledger: str | None = None
+) -> ContentChanged:
+    """Return the error for a document that is listed with other content than was decided about.
+
+    :param row: completed or rejected.
+    :param fields: that have changed, see :func:`~airflow_guard.core.fingerprints.changed_fields`.
+    """
+    stands = resolve_command(row.key_hash, decision=Decision.CONTENT_STANDS, ledger=ledger)
+    look = f"See: {show_command(row.key_hash, ledger=ledger)}"
+    if row.state is State.REJECTED:
+        again = resolve_command(row.key_hash, decision=Decision.SEND_AGAIN, ledger=ledger)
+        return ContentChanged(
+            f"{key} was rejected before by {row.done_by} ({row.error or 'no reason stored'}), and its content is new since "
+            f"then; {_named(row, fields)}. The rejection was of the old content; nothing was executed. To let the next run "
+            f"execute the new content: {again}. If it stays rejected with this content too: {stands}. {look}"
+        )
+    done = "was settled without an effect" if row.phase is Phase.NONE else f"was done by {row.done_by}"
+    said = f" ({row.error})" if row.error else ""
+    again = rerun_command(row.key_hash, ledger=ledger)
     return ContentChanged(
-        f"{key} was done by {row.done_by} with other content; changed: {fields}. It is neither replayed nor executed. If "
-        "the change is a new document, give it an identity of its own; if the fields do not matter, leave them out of "
-        f"fingerprint_fields. See: {show_command(row.key_hash, ledger=ledger)}"
+        f"{key} {done} with other content{said}; {_named(row, fields)}. It is neither replayed nor executed. If what was done "
+        f"stands for this content too: {stands}. If this content must be executed as well: {again}. If it is another "
+        "document, give it an identity of its own. If fields that change do not matter, name in fingerprint_fields only "
+        f"those that do. {look}"
     )
+
+
+def changed_since(row: LedgerRow, fields: Sequence[str] | None) -> str:
+    """Return what to add about a key that is settled for what was sent, before anything is said of new content."""
+    if fields is None:
+        return ""
+    return (
+        f" Its content is new since then; {_named(row, fields)}. This is about what was sent then, and the new content is "
+        "not executed meanwhile."
+    )
+
+
+def _named(row: LedgerRow, fields: Sequence[str]) -> str:
+    if fields:
+        return f"changed: {', '.join(fields)}"
+    return f"none of its fields can be compared, since those of {', '.join(fields_of(row.fingerprint))} are stored"
 
 
 def rejected_before(row: LedgerRow) -> str:

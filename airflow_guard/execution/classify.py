@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.doubts import Doubt
@@ -12,17 +12,19 @@ from airflow_guard.core.fingerprints import changed_fields
 from airflow_guard.core.guard import (
     CLAIMABLE,
     Asking,
+    Judgement,
     LedgerRow,
     Verdict,
     another_automatic_run,
+    changed_content,
     judge,
 )
 from airflow_guard.core.keys import NORMALISER_VERSION, NORMALISERS, KeySpace
-from airflow_guard.core.refusals import not_guarded, refusal, rejected_before
+from airflow_guard.core.refusals import changed_since, content_changed, not_guarded, refusal, rejected_before
 from airflow_guard.core.report import Held, Outcome, Report
 from airflow_guard.core.reruns import nothing_reverses
 from airflow_guard.core.results import decode_result, has_result
-from airflow_guard.core.states import State
+from airflow_guard.core.states import Phase, State
 from airflow_guard.store.events import AuditEvent
 
 if TYPE_CHECKING:
@@ -66,8 +68,9 @@ class Classifier:
     :param unguarded: why unknown keys must not run, ``None`` if they may.
     :param resumed: whether the try goes on after a deferral: what it did before counts as executed.
 
-    ``observed`` and ``not_done`` collect until the caller clears them: documents that observe mode calls all the same,
-    and by key what became of those that are neither done nor to be claimed. ``whys`` names the errors that held back.
+    ``observed``, ``not_done`` and ``offers`` collect until the caller clears them: documents that observe mode calls all
+    the same; by key what became of those that are neither done nor to be claimed; rows that were listed with other
+    content, and its fingerprint. ``whys`` names the errors that held back.
     ``again``: keys that an earlier chunk has listed already. ``remember`` takes new documents that have to wait until
     ``verify`` was asked about others.
     """
@@ -95,6 +98,7 @@ class Classifier:
         self.again: set[str] = set()
         self.remember: Callable[[Sequence[Document]], None] | None = None
         self.events: list[AuditEvent] = []
+        self.offers: list[tuple[LedgerRow, str]] = []
 
     def classify(self, documents: Sequence[Document]) -> Claimable:
         """Return what may be claimed; everything else is in the report (or in ``observed``)."""
@@ -204,9 +208,18 @@ class Classifier:
         elif verdict is Verdict.REJECTED:
             self.block(document, row, BlockedError(rejected_before(row)), Outcome.BLOCKED)
         else:
-            error = refusal(judgement, row, self._space, document.name, self._spec.ledger)
-            self.block(document, row, error, Outcome.BLOCKED)
+            self._refuse(document, row, judgement)
         return False
+
+    def _refuse(self, document: Document, row: LedgerRow, judgement: Judgement) -> None:
+        if judgement.verdict is Verdict.CHANGED:
+            self._offered(document, row)
+        error = refusal(judgement, row, self._space, document.name, self._spec.ledger)
+        self.block(document, row, error, Outcome.BLOCKED)
+
+    def _offered(self, document: Document, row: LedgerRow) -> None:
+        if document.fingerprint is not None and not self._observe:
+            self.offers.append((row, document.fingerprint))
 
     def _rerun(self, document: Document, row: LedgerRow, claimable: Claimable) -> None:
         if row.rerun is None or row.rerun.without_reversal or self._has_on_rerun:
@@ -235,7 +248,9 @@ class Classifier:
             claimable.doubted.append((document, row))
             return False
         if self._observe:
-            self.block(document, row, BlockedError(f"in doubt since {row.done_by}"), Outcome.IN_DOUBT)
+            new = changed_since(row, changed_content(row, document.fingerprint))
+            why = f"in doubt since {row.done_by}.{new}" if new else f"in doubt since {row.done_by}"
+            self.block(document, row, BlockedError(why), Outcome.IN_DOUBT)
             return False
         return self.settled([(document, row)], claimable.known)
 
@@ -250,19 +265,29 @@ class Classifier:
         if settled.error is not None:
             self._ledger.expire(self._space.key_date, rows, self._asking.identity.describe())
             if self._spec.asks:
-                self._report.add_doubt(Doubt(documents, rows[0], settled.verify))
+                self._report.add_doubt(Doubt(self._settler.as_sent(documents, rows), rows[0], settled.verify))
             for document, row in members:
                 self.block(document, row, settled.error, Outcome.IN_DOUBT)
         elif settled.verdict == "happened":
             for document, row in members:
-                self._return_stored(document, None)
-                self._report.add(
-                    Outcome.REPLAYED, document.name, f"verify: attempt {row.attempt} had done it"
-                )
-                self._report.own_replays += self._is_own(row.last_run)
+                self._happened(document, row)
         elif settled.verdict == "not_happened":
             free.extend(documents)
         return settled.verdict == "changed"
+
+    def _happened(self, document: Document, row: LedgerRow) -> None:
+        """Report what ``verify`` has settled as done: for the content that was sent, and for no other."""
+        said = f"verify: attempt {row.attempt} had done it"
+        fields = changed_content(row, document.fingerprint)
+        if fields is None:
+            self._return_stored(document, None)
+            self._report.add(Outcome.REPLAYED, document.name, said)
+            self._report.own_replays += self._is_own(row.last_run)
+            return
+        self._offered(document, row)
+        done = replace(row, state=State.COMPLETED, phase=Phase.DONE, error=said)
+        error = content_changed(self._space.describe(document.name), done, fields, self._spec.ledger)
+        self.block(document, done, error, Outcome.BLOCKED)
 
     def _done(self, document: Document, row: LedgerRow, claimable: Claimable) -> None:
         if row.rerun is not None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, LedgerBusy, ResolutionError
+from airflow_guard.core.guard import changed_content
+from airflow_guard.core.refusals import changed_since
 from airflow_guard.execution.units import asked_by
 from airflow_guard.store import resolution
 
@@ -55,6 +58,7 @@ class DoubtSettler:
         self._new_ownership = new_ownership
         self._effect = spec.side_effect if isinstance(spec.side_effect, External) else External()
         self._batches = spec.call_per == "batch"
+        self._document_key = spec.document_key
         self._space = space
         self._verify = verify
         self._said = "there is none, so nobody has asked the receiver"
@@ -66,8 +70,8 @@ class DoubtSettler:
         :param rows: as they were read; the resolution carries the owner token that was judged, so that an answer
             about an attempt that is no longer the last changes nothing.
         """
-        row = rows[0]
-        answer = self._ask(documents, rows)
+        row, new = rows[0], self._news(documents, rows)
+        answer = self._ask(self.as_sent(documents, rows), rows)
         age_s = min(each.last_sign_age_s for each in rows)
         settle_s = self._effect.settle_s
         if answer is True:
@@ -81,11 +85,11 @@ class DoubtSettler:
                 return self._resolve(key_date, row, "did_not_happen", "verify", reason, quiet_s=settle_s)
             left_s = settle_s - age_s
             said = f"found no trace of it, which counts only in {left_s:.0f} s (settle_after)"
-            return Settled("error", self._unsettled(documents[0], row, left_s), said)
-        if self._remembered(rows):
+            return Settled("error", self._unsettled(documents[0], row, left_s, new), said)
+        if not new and self._remembered(rows):
             reason = f"repeated with the same idempotency key within receiver_remembers={self._effect.receiver_remembers}"
             return self._resolve(key_date, row, "did_not_happen", _MEMORY, reason)
-        error = self._held(documents[0], row, answered=self._verify is not None)
+        error = self._held(documents[0], row, new, answered=self._verify is not None)
         return Settled("error", error, self._said)
 
     def lapsed(
@@ -94,13 +98,17 @@ class DoubtSettler:
         """Return the error for free keys that may not be repeated, ``None`` if they may.
 
         Keys in doubt that the receiver remembered became free for a repetition. If that has done nothing, what the
-        call before it did is unknown still: once the receiver has forgotten it, they are put in doubt again.
+        call before it did is unknown still: once the receiver has forgotten it, or the content is new, they are put in
+        doubt again.
         """
-        if self._remembered(rows) or not any(self._freed_by_memory(key_date, row) for row in rows):
+        new = self._news(documents, rows)
+        if not new and self._remembered(rows):
+            return None
+        if not any(self._freed_by_memory(key_date, row) for row in rows):
             return None
         own, hashes = self._new_ownership(), [row.key_hash for row in rows]
         try:
-            won = self._ledger.claim(own, self._space, [], documents)
+            won = self._ledger.claim(own, self._space, [], documents, keep_content=hashes)
         except LedgerBusy:
             return None  # another attempt is at them: the claim that follows finds out
         if len(won) != len(hashes):
@@ -109,10 +117,33 @@ class DoubtSettler:
                     own, list(won), "given back: another attempt has a part of the batch", begun=False
                 )
             return None
-        why = "an earlier call may have happened, and the receiver does not recognise a repetition any more"
+        why = "an earlier call may have happened, and "
+        why += "it was of other content" if new else "the receiver does not recognise a repetition any more"
         self._ledger.begin(own, hashes, rows[0].batch_id)
         self._ledger.doubt(own, hashes, why)
-        return self._held(documents[0], replace(rows[0], error=why), answered=False)
+        return self._held(documents[0], replace(rows[0], error=why), new, answered=False)
+
+    def as_sent(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> list[Document]:
+        """Return documents with what is known of the content that was sent: without the fields that are new since."""
+        return [
+            document if fields is None else replace(document, payload=self._kept(document, fields))
+            for document, fields in zip(documents, _changes(documents, rows), strict=True)
+        ]
+
+    def _kept(self, document: Document, fields: Sequence[str]) -> Any:
+        if not isinstance(document.payload, Mapping):
+            return document.payload
+        if not fields:  # none can be compared
+            return {self._document_key: document.identity}
+        return {name: value for name, value in document.payload.items() if name not in fields}
+
+    def _news(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> str:
+        """Return which content is new since it was sent, in words; empty if none is."""
+        for document, row, fields in zip(documents, rows, _changes(documents, rows), strict=True):
+            if fields is not None:
+                which = f" ({document.name})" if len(rows) > 1 else ""
+                return changed_since(row, fields) + which
+        return ""
 
     def _freed_by_memory(self, key_date: date, row: LedgerRow) -> bool:
         if row.first_begun_age_s is None:
@@ -172,20 +203,24 @@ class DoubtSettler:
             return Settled("changed")
         return Settled("happened" if decision == "happened" else "not_happened")
 
-    def _unsettled(self, document: Document, row: LedgerRow, left_s: float) -> InDoubtUnsettled:
+    def _unsettled(self, document: Document, row: LedgerRow, left_s: float, new: str) -> InDoubtUnsettled:
         return InDoubtUnsettled(
             f"{self._space.describe(document.name)} is in doubt, and verify found no trace of it. That counts only in "
             f"{left_s:.0f} s (settle_after): the call may still be on its way. Attempt {row.attempt} was {row.done_by}. "
-            "The next try asks again."
+            f"The next try asks again.{new}"
         )
 
-    def _held(self, document: Document, row: LedgerRow, *, answered: bool) -> InDoubt:
+    def _held(self, document: Document, row: LedgerRow, new: str, *, answered: bool) -> InDoubt:
         said = " verify could not tell." if answered else ""
         name = f"batch {row.batch_id} (with {document.name})" if row.batch_id is not None else document.name
         why = f" ({row.error})" if row.error else ""
         return InDoubt(
             f"{self._space.describe(name)} is in doubt since attempt {row.attempt} ({row.done_by}){why}: its "
-            f"effect may or may not have happened, and is not repeated.{said} Ask the receiver about "
+            f"effect may or may not have happened, and is not repeated.{said}{new} Ask the receiver about "
             f"{asked_by(row.idempotency_key, row.batch_id)}, then: "
             f"{resolve_command(row.key_hash, ledger=self._ledger_option)} (or --did-not-happen)"
         )
+
+
+def _changes(documents: Sequence[Document], rows: Sequence[LedgerRow]) -> list[list[str] | None]:
+    return [changed_content(row, document.fingerprint) for document, row in zip(documents, rows, strict=True)]

@@ -114,6 +114,7 @@ class Listed:
         :raises UnexpectedListing: the listing is not what was expected; nothing was executed (retryable).
         :raises RepeatedDocument: a document is listed twice, and ``on_repeated="fail"``; nothing was executed.
         """
+        self._reader = reader
         self._source = reader.chunks(items, size, self._refuse)
         self._in_hand = isinstance(items, (list, tuple))
         if self._reads_all:
@@ -139,9 +140,11 @@ class Listed:
 
     def _refuse(self, item: Any, error: DocumentError) -> None:
         self.count += 1
-        shown = f"{item!r:.80}"
+        shown = self._reader.called(item)
         self._report.add_error(Outcome.FAILED, shown, error)
-        self._refused[hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]] = shown
+        # By its key where it has one: corrected, it is listed again under that.
+        text = hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
+        self._refused[self._reader.key_of(item) or text] = shown
         self._left.saw_refused(self._refused)
         if self._reads_all:
             self._refused_items.append(item)

@@ -7,7 +7,8 @@ import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.core.guard import LedgerRow, Verdict, judge_state
+from airflow_guard.core.fingerprints import content_id
+from airflow_guard.core.guard import LedgerRow, Verdict, changed_content, judge_state
 from airflow_guard.core.keys import KeySpace, batch_id_of
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.store import resolution
@@ -58,7 +59,7 @@ class Observer:
             self._report.set_result(value)
         for document, row, why in members:
             self._report.add(Outcome.OBSERVED, document.name, f"observe: would have blocked: {why}")
-            if row is not None:
+            if row is not None and changed_content(row, document.fingerprint) is None:
                 self._settle(row)
 
     def _settle(self, row: LedgerRow) -> None:
@@ -85,7 +86,6 @@ class Observer:
 
     def _values(self, members: Sequence[Observed]) -> dict[str, Any]:
         document, row, _ = members[0]
-        key = row.idempotency_key if row else document.idempotency_key
         common: Mapping[str, Any] = {
             "business_date": self._space.business_date,
             "cycle": self._space.cycle,
@@ -93,7 +93,22 @@ class Observer:
             "generation": row.generation if row else 1,
         }
         if self._spec.call_per == "document":
-            return {**common, "document": document.name, "payload": document.payload, "idempotency_key": key}
-        batch_id = batch_id_of(each.idempotency_key for each, _, _ in members)
+            return {
+                **common,
+                "document": document.name,
+                "payload": document.payload,
+                "idempotency_key": _key(document, row),
+            }
+        batch_id = batch_id_of(_key(each, known) for each, known, _ in members)
         documents = [each.payload for each, _, _ in members]
         return {**common, "documents": documents, "batch_id": batch_id, "idempotency_key": batch_id}
+
+
+def _key(document: Document, row: LedgerRow | None) -> str:
+    """Return the idempotency key of a call: content that is new never travels under an old one."""
+    if row is None:
+        return document.idempotency_key
+    if changed_content(row, document.fingerprint) is None:
+        return row.idempotency_key
+    content = content_id(document.fingerprint)
+    return document.hasher.idempotency_key(document.key_hash, row.generation, content)

@@ -229,7 +229,7 @@ class GuardedTask:
             return
 
         def refuse(item: Any, error: DocumentError) -> None:
-            report.add_error(Outcome.FAILED, f"{item!r:.80}", error)
+            report.add_error(Outcome.FAILED, reader.called(item), error)
 
         size = spec.batch_size if spec.call_per == "batch" else CLAIM_CHUNK
         for chunk in reader.chunks(documents(), size, refuse):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
@@ -14,6 +14,7 @@ from airflow_guard.execution.batches import BatchGatherer, in_order
 from airflow_guard.execution.classify import Claimable, Classifier
 from airflow_guard.execution.spec import CLAIM_CHUNK, GuardSpec
 from airflow_guard.execution.units import Unit
+from airflow_guard.store import contents
 from airflow_guard.store.changes import Ownership
 
 if TYPE_CHECKING:
@@ -139,7 +140,7 @@ class Session:
             return {document.key_hash: Outcome.RELEASED for document in everything}
         self._listed.before_effects()
         unsure = self._after.unsure(new, known)
-        own, won = self._claim(new, known, reruns)
+        own, won = self._claim(new, known, reruns, keep_content=unsure)
         if not won:
             return {}
         documents = [document for document in everything if document.key_hash in won]
@@ -173,8 +174,9 @@ class Session:
         return self._claim_and_run([], cleared) if cleared else {}
 
     def _claim(
-        self, new: Sequence[Document], known: Sequence[Document], reruns: Sequence[Document] = ()
-    ) -> tuple[Ownership, dict[str, Claimed]]:
+        self, new: Sequence[Document], known: Sequence[Document], reruns: Sequence[Document] = (),
+        keep_content: Collection[str] = (),
+    ) -> tuple[Ownership, dict[str, Claimed]]:  # fmt: skip
         own = Ownership.new(self._space.key_date, self._task_run_id, self._actor)
         everything = [*new, *known, *reruns]
         try:
@@ -186,6 +188,7 @@ class Session:
                 reruns=reruns,
                 fail_over=self._after.newest,
                 listed=self._listed.in_hand,
+                keep_content=keep_content,
             )
         except LedgerBusy as error:
             self._not_won(everything, str(error))
@@ -193,7 +196,7 @@ class Session:
         except BeforeHorizon as error:
             for document in new:
                 self._classifier.block(document, None, error, Outcome.BLOCKED)
-            return self._claim([], known, reruns) if known or reruns else (own, {})
+            return self._claim([], known, reruns, keep_content) if known or reruns else (own, {})
         lost = [document for document in everything if document.key_hash not in won]
         if lost:
             self._not_won(lost, "another attempt is just claiming it")
@@ -268,7 +271,7 @@ class Session:
             *(each for each in documents if each.key_hash not in rows),
         ]
         unsure = self._after.unsure([], documents)
-        own, won = self._claim([], documents)
+        own, won = self._claim([], documents, keep_content=unsure)
         if len(won) != len(documents):
             if won:
                 why = "released: another attempt has a part of the batch"
@@ -278,6 +281,9 @@ class Session:
                         self._report.add(Outcome.RELEASED, document.name, why)
                         self._report.retryable = True
             return
+        if any(won[key].idempotency_key != row.idempotency_key for key, row in rows.items()):
+            # Content of it is new: the receiver may know the old batch by the old id.
+            batch_id = batch_id_of(claim.idempotency_key for claim in won.values())
         unit = self._unit(own, documents, won, self._reruns(own, won), batch_id)
         if unsure:
             self._hold(unit)
@@ -302,6 +308,8 @@ class Session:
             self._classifier.block(document, row, error, Outcome.BLOCKED)
 
     def _write_events(self) -> None:
+        contents.offer(self._ledger, self._space.key_date, self._classifier.offers)
+        self._classifier.offers.clear()
         events = self._classifier.events[: max(0, MAX_EVENTS - self._events_written)]
         self._classifier.events.clear()
         if events:

@@ -12,7 +12,7 @@ from airflow_guard.airflow_compat import XComArg
 from airflow_guard.core.durations import duration
 from airflow_guard.core.effects import External, side_effect_of
 from airflow_guard.core.errors import BusinessDateError, ConfigurationError
-from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.keys import KeySpace, cycle_text
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks.ledger import ledger_conn_id
@@ -74,8 +74,14 @@ class Declaration:
         """Key namespace, operation and cycle; ``None`` where only the run will tell."""
         namespace = self.values.get("key_namespace") or self.dag_id
         operation = None if "operation" in self.perhaps else self.operation
-        cycle = None if self._may_be_mapped("cycle") else str(self.values.get("cycle") or "")
-        return namespace, operation, cycle
+        return namespace, operation, self._cycle
+
+    @property
+    def _cycle(self) -> str | None:
+        try:
+            return None if self._may_be_mapped("cycle") else cycle_text(self.values.get("cycle"))
+        except ConfigurationError:
+            return None  # an XComArg: only the run will tell
 
     @property
     def operation(self) -> str:
@@ -93,13 +99,13 @@ class Declaration:
                 "how often its function was called before it, and the operation is part of the key. If you "
                 'move or reorder tasks, an operation such as operation="post_statement" stays.'
             )
-        cycle = self.values.get("cycle") or ""
-        fixed = cycle if isinstance(cycle, str) and "{{" not in cycle else ""
+        cycle = self._cycle
+        fixed = cycle if cycle and "{{" not in cycle else ""
         KeySpace(
             self.values.get("key_namespace") or self.dag_id or "dag", self.operation, date(2000, 1, 1), fixed,
             spec.once_per, settings.deployment,
         )  # fmt: skip
-        if cycle and spec.once_per == "document":
+        if (cycle or self.values.get("cycle")) and spec.once_per == "document":
             raise ConfigurationError('once_per="document" holds whatever the cycle: leave out cycle.')
 
     def _check_documents(self, spec: GuardSpec) -> None:

@@ -9,6 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow_guard.airflow_compat import let_threads_talk, sql_check_result
 from airflow_guard.core.choices import OnRepeatedKey, one_of
 from airflow_guard.core.errors import BreaksFound, ConfigurationError, GuardError
+from airflow_guard.core.keys import cycle_text
 from airflow_guard.core.reconciliation.rules import Rules
 from airflow_guard.core.reconciliation.sides import Side
 from airflow_guard.hooks.sides import side_engines
@@ -115,7 +116,7 @@ class DuplicateCheckOperator(RendersBusinessDate, BaseOperator):
                     self.side,
                     self.rules,
                     engine=engine,
-                    parameters={"business_date": day, "cycle": str(self.cycle or "")},
+                    parameters={"business_date": day, "cycle": cycle_text(self.cycle)},
                 )
             return self._outcome(check, day)
         except GuardError as error:

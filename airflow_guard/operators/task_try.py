@@ -22,7 +22,7 @@ from airflow_guard.core.errors import (
     LedgerUnavailable,
 )
 from airflow_guard.core.expectations import expected_now
-from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.keys import KeySpace, cycle_text
 from airflow_guard.execution.preflight import check_date
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.shape import key_shape
@@ -227,7 +227,7 @@ class GuardedTry:
             key_namespace=task.key_namespace or task.dag_id,
             operation=task.operation or task.task_id,
             business_date=business_date,
-            cycle=str(task.cycle or ""),
+            cycle=cycle_text(task.cycle),
             once_per=self.spec.once_per,
             deployment=task.guard_settings.deployment,
         )

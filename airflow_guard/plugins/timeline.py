@@ -24,12 +24,15 @@ _WORDS = {
     "drop": "Dropped: not done, and not to be",
     "follow_up_settled": "What follows the effect is settled",
     "follow_up_failed": "The effect is done, what follows it failed",
+    "content_accepted": "Accepted: it stands for other content too",
+    "new_content": "Claimed with new content",
     "adopt": "Adopted: recorded as done by a person",
     "rerun": "A person authorised that it is executed again",
     "rename": "The operation was renamed",
     "purge": "Purged",
 }
-_BY_PEOPLE = {"resolve_happened", "resolve_not_happened", "waive", "send_again", "drop", "follow_up_settled", "adopt", "rerun",
+_BY_PEOPLE = {"resolve_happened", "resolve_not_happened", "waive", "send_again", "drop", "follow_up_settled",
+              "content_accepted", "adopt", "rerun",
               "rename", "renamed"}  # fmt: skip
 
 

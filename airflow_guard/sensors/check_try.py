@@ -25,7 +25,7 @@ from airflow_guard.core.errors import (
     ReconciliationError,
     SideUnavailable,
 )
-from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.keys import KeySpace, cycle_text
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.hooks.sides import side_engines
 from airflow_guard.operators.run_context import identity_of, run_facts
@@ -318,7 +318,7 @@ class CheckTry:
 
     @property
     def _cycle(self) -> str:
-        return str(self._task.cycle or "")
+        return cycle_text(self._task.cycle)
 
     def _opened(self) -> Reconciliations:
         """Return the ledger, opened once; compare the date with what it knows of the run."""

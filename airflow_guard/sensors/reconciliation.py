@@ -17,6 +17,7 @@ from airflow_guard.airflow_compat import (
     outlet_events_of,
 )
 from airflow_guard.core.errors import ConfigurationError, GuardError, NeverCompared, Stopped
+from airflow_guard.core.keys import cycle_text
 from airflow_guard.hooks.ledger import ledger_conn_id as find_ledger
 from airflow_guard.hooks.metrics import count
 from airflow_guard.hooks.settings import GuardSettings
@@ -324,5 +325,9 @@ def _default(given: dict[str, Any], name: str) -> Any:
     return (given.get("default_args") or {}).get(name)
 
 
-def _key(task: ReconciliationSensor) -> tuple[str | None, str, str]:
-    return task.key_namespace, task.operation or task.task_id, str(task.cycle or "")
+def _key(task: ReconciliationSensor) -> tuple[str | None, str, object]:
+    try:
+        cycle: object = cycle_text(task.cycle)
+    except ConfigurationError:
+        cycle = task.cycle  # an XComArg: only the run will tell
+    return task.key_namespace, task.operation or task.task_id, cycle

@@ -30,8 +30,8 @@ class AuditEvent:
     """One entry.
 
     :param kind: ``take_over``, ``doubt``, ``late_report``, ``conflict``, ``blocked``, ``resolve_happened``,
-        ``resolve_not_happened``, ``waive``, ``send_again``, ``follow_up_settled``, ``adopt``, ``rename``,
-        ``would_block``.
+        ``resolve_not_happened``, ``waive``, ``send_again``, ``follow_up_settled``, ``content_accepted``,
+        ``new_content``, ``adopt``, ``rename``, ``would_block``.
     :param actor: a user's name, ``verify``, or the task try that did it.
     :param reason: in words; mandatory where a person acts.
     """

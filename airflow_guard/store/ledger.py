@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from airflow_guard.core.errors import BeforeHorizon, LedgerError, OwnershipLost
 from airflow_guard.core.keys import DATELESS, NORMALISER_VERSION, KeySpace
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store import aliases, dialects
+from airflow_guard.store import aliases, contents, dialects
 from airflow_guard.store.changes import (
     BEGIN,
     COMPLETE,
@@ -26,7 +26,7 @@ from airflow_guard.store.statements import statements_of
 from airflow_guard.store.task_runs import TaskRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from datetime import date
 
     import sqlalchemy as sa
@@ -108,6 +108,7 @@ class Ledger:
         reruns: Sequence[Document] = (),
         fail_over: int | None = None,
         listed: int = 0,
+        keep_content: Collection[str] = (),
     ) -> dict[str, Claimed]:
         """Claim keys in one short transaction and return what was won.
 
@@ -117,6 +118,8 @@ class Ledger:
         :param fail_over: the newest open fail-over that the caller knows of, 0 for none; ``None``: no fail-over can have
             lost its effects, since they were lost with the ledger.
         :param listed: how many documents the try has listed so far: it stands in its row, should it be killed.
+        :param keep_content: known keys whose earlier effect may have happened after all: the claim is about that one, so
+            that they keep the content and the idempotency key that it had.
         :raises LedgerBusy: a lock was not free in time: treat the keys as in progress elsewhere.
         :raises OwnershipLost: the operation was renamed since the task looked for aliases, or a fail-over was recorded
             since (retryable).
@@ -132,7 +135,7 @@ class Ledger:
         def work(connection: sa.Connection) -> dict[str, Claimed]:
             self.database.limit_locks(connection)
             if known:
-                self._take(connection, own, space, known)
+                self._take(connection, own, space, known, keep_content)
             if reruns:
                 again = self.reruns.use(connection, own, space, [document.key_hash for document in reruns])
                 self._take(connection, own, space, [each for each in reruns if each.key_hash in again])
@@ -181,8 +184,9 @@ class Ledger:
             )
 
     def _take(
-        self, connection: sa.Connection, own: Ownership, space: KeySpace, known: Sequence[Document]
-    ) -> None:
+        self, connection: sa.Connection, own: Ownership, space: KeySpace, known: Sequence[Document],
+        keep_content: Collection[str] = (),
+    ) -> None:  # fmt: skip
         s, by_hash = self.statements, {document.key_hash: document for document in known}
         if not by_hash:
             return
@@ -196,9 +200,9 @@ class Ledger:
             now = {row.key_hash: row.owner_token for row in s.lock.run(connection, own.key_date, taken)}
             locked = [row for row in locked if now[row.key_hash] == own.token]
             taken = [row.key_hash for row in locked]
-        for key_hash in taken:
-            content = by_hash[key_hash].fingerprint
-            s.refresh_fingerprint.run(connection, own.key_date, [key_hash], token=own.token, print_=content)
+        for row in locked:
+            if row.key_hash not in keep_content:
+                contents.take(self, connection, own, space, row, by_hash[row.key_hash])
         taken_over = [row for row in locked if row.state == State.IN_PROGRESS.value]
         self.events.write(
             connection,

@@ -19,10 +19,12 @@ from airflow_guard.core.decisions import (
     Decision,
     Situation,
     check_words,
+    decisions_of,
     explanation,
     situation_of,
 )
 from airflow_guard.core.errors import ResolutionError, StaleResolution
+from airflow_guard.core.fingerprints import content_id
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import describe
 from airflow_guard.store.events import AuditEvent, storable, told
@@ -44,11 +46,19 @@ class Judged:
     """A key as somebody looked at it.
 
     :param owner_token: of the attempt that the judgement is about.
+    :param content: ``LedgerRow.content`` as it was looked at: what ``content_stands`` is said of.
     """
 
     key_date: date
     key_hash: str
     owner_token: str
+    content: str | None = None
+
+    @staticmethod
+    def of(key_date: date, key_hash: str, version: str) -> Judged:
+        """Return a key as a page showed it; see ``KeyRow.version``."""
+        token, _, content = version.partition(".")
+        return Judged(key_date, key_hash, token, content or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +104,14 @@ def resolve(
     dry_run: bool = False,
     quiet_s: float = 0.0,
     ledger_name: str | None = None,
+    content: str | None = None,
 ) -> list[Settled]:
     """Settle one key (see :mod:`airflow_guard.core.decisions` for the transitions).
 
     A row whose lease is over with its effect begun is marked in doubt first, with an event of its own. The
     members of a batch had one effect: ``happened``, ``did_not_happen`` and ``followed_up`` settle all of them
-    that stand where this one stands, in the same transaction. ``waive`` and ``send_again`` are about one
-    document. The same words of the same person about the same attempt once more (a second click) change nothing, and
+    that stand where this one stands, in the same transaction. ``waive``, ``send_again`` and ``content_stands`` are about
+    one document. The same words of the same person about the same attempt once more (a second click) change nothing, and
     are no error as long as the key stands as they left it.
 
     :param owner_token: of the attempt that was judged.
@@ -111,6 +122,7 @@ def resolve(
     :param quiet_s: refuse if the attempt gave a sign of life within so many seconds: an answer that was asked for
         before that sign does not know what the attempt was doing then.
     :param ledger_name: connection that the commands in messages must name, ``None`` for the configured one.
+    :param content: see :class:`Judged`.
     :return: what was settled, the key itself first.
     :raises StaleResolution: the key has a newer attempt, or is settled already; the message says what it is
         now. A retry does not help: look again.
@@ -118,7 +130,7 @@ def resolve(
         nothing to decide. A retry does not help.
     :raises LedgerBusy: a lock was not free in time (a retry helps).
     """
-    judged = [Judged(key_date, key_hash, owner_token)]
+    judged = [Judged(key_date, key_hash, owner_token, content)]
     return resolve_many(
         ledger, judged, decision, actor=actor, reason=reason, dry_run=dry_run, strict=True, quiet_s=quiet_s,
         ledger_name=ledger_name,
@@ -200,6 +212,7 @@ class _Work:
         self._tokens: dict[date, dict[str, str]] = {}
         for one in judged:
             self._tokens.setdefault(one.key_date, {})[one.key_hash] = one.owner_token
+        self._contents = {(one.key_date, one.key_hash): one.content for one in judged}
         self._decision = decision
         self._consequence = CONSEQUENCES[decision]
         self._actor, self._reason = actor, reason
@@ -259,8 +272,12 @@ class _Work:
     def _stands(self, row: Any, token: str) -> bool:
         """Return whether a key is as this decision about this attempt leaves it."""
         known = ledger_row(row, {})
-        settled = self._decision not in DECISIONS_OF.get(situation_of(known), ())
-        return row.owner_token == token and known.state is self._consequence.target and settled
+        if row.owner_token != token:
+            return False
+        if self._decision is Decision.CONTENT_STANDS:
+            return self._contents[row.key_date, row.key_hash] in map(content_id, known.accepted)
+        settled = self._decision not in decisions_of(known)
+        return known.state is self._consequence.target and settled
 
     def _batch_members(self, connection: sa.Connection, key_date: date) -> dict[str, str]:
         """Return the keys that the same attempt executed in the same batches, without those asked about."""
@@ -304,7 +321,9 @@ class _Work:
                 f"{describe(row)}: the answer is about an earlier attempt (owner token {token}). "
                 f"{_now(known)} {look}"
             )
-        if self._decision in DECISIONS_OF.get(situation, ()):
+        if self._decision is Decision.CONTENT_STANDS:
+            return self._content_refusal(row, known, look)
+        if self._decision in decisions_of(known):
             if known.last_sign_age_s >= self.quiet_s:
                 return None
             return StaleResolution(f"{describe(row)}: its attempt has just given a sign of life. {look}")
@@ -318,18 +337,32 @@ class _Work:
             )
         return ResolutionError(f"{describe(row)} cannot be resolved. {_now(known)} Nothing was changed.")
 
+    def _content_refusal(self, row: Any, known: LedgerRow, look: str) -> ResolutionError | None:
+        judged = self._contents[row.key_date, row.key_hash]
+        if self._decision not in decisions_of(known):
+            accepted = ": it was accepted already" if judged in map(content_id, known.accepted) else ""
+            return StaleResolution(
+                f"{describe(row)} has no other content that was listed and refused{accepted}. {_now(known)} {look}"
+            )
+        if known.content != judged:
+            return StaleResolution(
+                f"{describe(row)} has been listed with yet another content since you looked. {look}"
+            )
+        return None
+
     def _settled(self, row: Any, asked: bool, written: Any = None) -> Settled:  # noqa: FBT001 - private
         situation = situation_of(ledger_row(row, {}))
         before = State.IN_DOUBT if situation is Situation.IN_DOUBT else State(row.state)
         if written is not None:
             before = State(written.from_state)
+        after = self._consequence.target or before
         return Settled(
             row.key_date,
             row.key_hash,
             describe(row),
             row.attempt,
             before,
-            self._consequence.target,
+            after,
             row.batch_id,
             asked,
             written is not None,
@@ -360,11 +393,10 @@ class _Work:
         self._ledger.events.write(connection, *(self._event(row) for row in rows.values()))
 
     def _event(self, row: Any) -> AuditEvent:
-        before = self._settled(row, asked=True).before
-        after = self._consequence.target.value
+        settled = self._settled(row, asked=True)
         return AuditEvent(
             self._consequence.event, describe(row), self._actor, self._reason, row.key_date, row.key_hash,
-            row.attempt, row.owner_token, row.task_run_id, before.value, after,
+            row.attempt, row.owner_token, row.task_run_id, settled.before.value, settled.after.value,
         )  # fmt: skip
 
 

@@ -37,6 +37,8 @@ def ledger_row(row: Any, people: Mapping[int, TaskIdentity]) -> LedgerRow:
         batch_id=row.batch_id,
         batch_position=row.batch_position,
         fingerprint=row.fingerprint,
+        offered=row.content_offered,
+        accepted=tuple((row.content_accepted or "").splitlines()),
         result=row.result,
         error=row.error,
         first_run=people.get(row.first_task_run_id),

@@ -188,7 +188,17 @@ class Statements:
         """none → in_progress; an existing key is left alone."""
 
         self.lock_claimable = self._by_keys(
-            sa.select(e.c.key_hash, e.c.state, e.c.attempt, e.c.owner_token, e.c.task_run_id)
+            sa.select(
+                e.c.key_hash,
+                e.c.state,
+                e.c.attempt,
+                e.c.owner_token,
+                e.c.task_run_id,
+                e.c.fingerprint,
+                e.c.idempotency_key,
+                e.c.generation,
+                e.c.first_begun_at,
+            )
             .where(claimable)
             .order_by(e.c.key_hash)
             .with_for_update(of=e, skip_locked=True)
@@ -208,14 +218,19 @@ class Statements:
                 begun_at=sa.null(),
                 last_sign_at=sa.null(),
                 error=sa.null(),
+                content_accepted=sa.null(),
+                content_offered=sa.null(),
             )
         )
         """failed → in_progress, and in_progress with the lease over and no effect begun → new owner."""
 
-        self.refresh_fingerprint = self._update(
-            self._in(State.IN_PROGRESS, Phase.NONE), fingerprint=sa.bindparam("print_")
-        )
+        claimed = self._in(State.IN_PROGRESS, Phase.NONE)
+        self.take_content = self._update(claimed, fingerprint=sa.bindparam("print_"))
         """A claimed key takes the content that is now to be processed."""
+
+        receiver_key = sa.bindparam("receiver_key", type_=e.c.idempotency_key.type)
+        self.renew_key = self._update(claimed, idempotency_key=receiver_key, first_begun_at=sa.null())
+        """A claimed key with new content gets another idempotency key: no effect has begun under that."""
 
         self.reopen = self._update(
             e.c.state == _constant(State.COMPLETED),
@@ -422,6 +437,28 @@ class Statements:
     def _build_resolutions(self) -> None:
         e = self._e
         why: Any = sa.bindparam("why")
+        settled = sa.or_(
+            sa.and_(
+                e.c.state == _constant(State.COMPLETED),
+                e.c.follow_up.in_([_constant(FollowUp.NONE), _constant(FollowUp.SETTLED)]),
+            ),
+            e.c.state == _constant(State.REJECTED),
+        )
+        self.offer_content = self._update(settled, content_offered=sa.bindparam("print_"))
+        """completed or rejected: other content was listed, and refused. A person may accept it."""
+
+        before = sa.func.coalesce(
+            e.c.content_accepted.concat(sa.literal_column("'\n'")), sa.literal_column("''")
+        )
+        self.accept_content = self._update(
+            settled,
+            e.c.content_offered.is_not(None),
+            error=why,
+            content_accepted=before.concat(e.c.content_offered),
+            content_offered=sa.null(),
+        )
+        """completed or rejected: what is stored stands for the content that was listed, too."""
+
         doubt = self._in(State.IN_DOUBT, Phase.BEGUN, Phase.IN_TRANSACTION)
         rejected = self._in(State.REJECTED, Phase.NONE)
         self.resolve_happened = self._update(doubt, **self._to(State.COMPLETED, Phase.DONE, error=why))

@@ -174,6 +174,9 @@ class Tables:
             sa.Column("task_run_id", BigId),
             sa.Column("first_task_run_id", BigId),
             sa.Column("fingerprint", LongText),
+            # In this order: MySQL sets columns one after the other, and the first is made of the second.
+            sa.Column("content_accepted", LongText),
+            sa.Column("content_offered", LongText),
             sa.Column("result", LongText),
             sa.Column("error", LongText),
             sa.Column("claimed_at", Instant, nullable=False),

@@ -165,8 +165,8 @@ class TestLedger:
     ) -> None:
         """Settle a document as a person would with ``airflow-guard resolve``.
 
-        :param decision: ``"happened"``, ``"did_not_happen"``, ``"waive"``, ``"send_again"`` or
-            ``"followed_up"``.
+        :param decision: ``"happened"``, ``"did_not_happen"``, ``"waive"``, ``"send_again"``,
+            ``"followed_up"`` or ``"content_stands"``.
         :raises ResolutionError: there is nothing to decide, or a living attempt is at work.
         """
         space = self._space_of(operation, business_date)
@@ -174,8 +174,9 @@ class TestLedger:
         if row is None:
             raise ResolutionError(f"The ledger does not know {document!r}.")
         resolution.resolve(
-            self._ledger, space.key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason
-        )
+            self._ledger, space.key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason,
+            content=row.content,
+        )  # fmt: skip
 
     def authorise_rerun(
         self,

@@ -212,8 +212,9 @@ class Books:
         """Settle a document as a person."""
         row, stored = self.row(document), next(row for row in self.rows() if row.document == document)
         resolution.resolve(
-            self.ledger, stored.key_date, row.key_hash, row.owner_token, decision, actor="ada", reason=reason
-        )
+            self.ledger, stored.key_date, row.key_hash, row.owner_token, decision, actor="ada", reason=reason,
+            content=row.content,
+        )  # fmt: skip
 
     def set_lease(self, seconds: float, pid: int | None = None) -> None:
         """Let the leases of this test's tries end so many seconds from now, by the database's clock.

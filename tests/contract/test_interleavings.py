@@ -123,7 +123,7 @@ def without_asking_whether_it_began(ledger: Ledger, put: Put) -> None:
     """A take-over that looks at the lease only."""
     e, s = ledger.database.tables.execution, ledger.statements
     claimable = sa.or_(e.c.state == "failed", sa.and_(e.c.state == "in_progress", ~s._lease_lives()))
-    locking = sa.select(e.c.key_hash, e.c.state, e.c.attempt, e.c.owner_token, e.c.task_run_id)
+    locking = sa.select(e)
     put("lock_claimable", by_keys(s, locking.where(claimable)))
     taking = sa.update(e).where(claimable).values(
         state="in_progress", phase="none", owner_token=sa.bindparam("token"), task_run_id=sa.bindparam("run"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import doctest
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import pytest
@@ -16,6 +16,7 @@ from airflow_guard.core.decisions import (
     Decision,
     Situation,
     check_words,
+    decisions_of,
     explanation,
     situation_of,
 )
@@ -29,6 +30,7 @@ class Row:
     phase: Phase = Phase.NONE
     follow_up: FollowUp = FollowUp.NONE
     lease_over: bool = True
+    offered: str | None = None
 
 
 def possible() -> list[Row]:
@@ -69,7 +71,18 @@ def test_every_decision_is_a_transition_of_the_state_machine() -> None:
     for decision, event in events.items():
         assert CONSEQUENCES[decision].target is targets[event]
         assert CONSEQUENCES[decision].event == event.value
-    assert set(CONSEQUENCES) == set(Decision) == {d for several in DECISIONS_OF.values() for d in several}
+    assert set(CONSEQUENCES) == set(Decision)
+    whatever_the_content = {d for several in DECISIONS_OF.values() for d in several}
+    assert set(Decision) - whatever_the_content == {Decision.CONTENT_STANDS}
+
+
+def test_other_content_can_be_accepted_only_where_something_stands_for_it() -> None:
+    for row in possible():
+        offered = replace(row, offered="print")
+        more = set(decisions_of(offered)) - set(decisions_of(row))
+        stands = situation_of(row) in (Situation.DONE, Situation.REJECTED)
+        assert more == ({Decision.CONTENT_STANDS} if stands else set())
+        assert set(decisions_of(row)) == set(DECISIONS_OF.get(situation_of(row), ()))
 
 
 def test_decisions_are_read_with_either_kind_of_dash() -> None:

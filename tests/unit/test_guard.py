@@ -118,10 +118,25 @@ def test_a_missing_follow_up_comes_before_changed_content():
     assert verdict(row(follow_up=FollowUp.FAILED), content=NEW) is Verdict.FOLLOW_UP
 
 
-@pytest.mark.parametrize("state", [state for state in State if state is not State.COMPLETED])
-def test_only_what_is_done_can_have_changed(state):
-    """What has not been done takes the content that is now to be processed."""
-    assert verdict(row(state), content=NEW) is verdict(row(state), content=OLD)
+@pytest.mark.parametrize("state", [State.FAILED, State.IN_PROGRESS, State.IN_DOUBT])
+def test_content_that_has_changed_is_told_whatever_the_state(state):
+    """What is not settled is claimed, waited for or settled first, for what was sent."""
+    judgement = judge(row(state), ASKING, NEW)
+    assert judgement.verdict is verdict(row(state), content=OLD)
+    assert judgement.fields == ["amount"]
+    assert judge(row(state), ASKING, OLD).fields is None
+
+
+def test_d10_a_rejection_was_of_the_content_that_was_rejected():
+    assert verdict(row(State.REJECTED), content=OLD) is Verdict.REJECTED
+    assert verdict(row(State.REJECTED), content=NEW) is Verdict.CHANGED
+
+
+def test_accepted_content_is_as_good_as_the_stored_one_and_no_other():
+    accepted = row(accepted=(NEW,))
+    assert verdict(accepted, content=NEW) is verdict(accepted, content=OLD) is Verdict.DONE
+    assert verdict(accepted, content=fingerprint({"amount": "3"})) is Verdict.CHANGED
+    assert verdict(row(State.REJECTED, accepted=(NEW,)), content=NEW) is Verdict.REJECTED
 
 
 # -- whose key it is ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from airflow_guard.core.decisions import DECISIONS_OF, Situation, explanation, situation_of
+from airflow_guard.core.decisions import Situation, decisions_of, explanation, situation_of
 from airflow_guard.core.keys import DATELESS
 
 if TYPE_CHECKING:
@@ -61,7 +61,12 @@ class KeyRow:
     @property
     def decisions(self) -> Sequence[Decision]:
         """What a person may decide about it now."""
-        return DECISIONS_OF.get(self.situation, ())
+        return decisions_of(self.row)
+
+    @property
+    def version(self) -> str:
+        """What a person looks at: the attempt and, where other content was listed since, that content."""
+        return self.row.owner_token + (f".{self.row.content}" if self.row.content else "")
 
     @property
     def explanation(self) -> str:

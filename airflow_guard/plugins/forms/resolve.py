@@ -1,4 +1,4 @@
-"""Say what became of a key: it happened, it did not, waive it, send it again, it is followed up."""
+"""Say what became of a key: it happened, it did not, waive it, send it again, it is followed up, it stands."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from airflow_guard.plugins.forms.steps import Form
 from airflow_guard.plugins.page import NotThere, Page, business_date, page_of
 from airflow_guard.plugins.routes.asking import monitor
 from airflow_guard.store import resolution
+from airflow_guard.store.resolution import Judged
 
 if TYPE_CHECKING:
     from datetime import date
@@ -78,14 +79,15 @@ def _life(page: Page, ledger: str, date_text: str, key_hash: str) -> KeyLife:
 
 
 def _resolve(
-    page: Page, ledger: str, key: KeyRow, owner_token: str, decision: Decision, reason: str, *, dry_run: bool
+    page: Page, ledger: str, key: KeyRow, version: str, decision: Decision, reason: str, *, dry_run: bool
 ) -> list[Settled]:
     key_date: date = key.key_date
+    judged = Judged.of(key_date, key.key_hash, version)
 
     def work(opened: Ledger) -> list[Settled]:
         return resolution.resolve(
-            opened, key_date, key.key_hash, owner_token, decision, actor=page.caller.name, reason=reason,
-            dry_run=dry_run, ledger_name=ledger,
+            opened, key_date, key.key_hash, judged.owner_token, decision, actor=page.caller.name, reason=reason,
+            dry_run=dry_run, ledger_name=ledger, content=judged.content,
         )  # fmt: skip
 
     return change(page, ledger, work)

@@ -100,13 +100,13 @@ def _keys(page: Page, ledger: str, picks: Sequence[str]) -> list[KeyRow]:
 
 
 def judged_of(pick: str) -> Judged:
-    """Return the key that a field names: its date, its hash and, once it was shown, its owner token."""
+    """Return the key that a field names: its date, its hash and, once it was shown, its version."""
     day, _, rest = pick.partition(".")
     key_hash, _, token = rest.partition(".")
     at = business_date(day)
     if at is None or len(key_hash) != _KEY_HEX:
         raise NotThere
-    return Judged(at, key_hash, token)
+    return Judged.of(at, key_hash, token)
 
 
 def _changed(sent: Posted, error: Exception) -> Refused:
