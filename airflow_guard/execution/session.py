@@ -18,6 +18,7 @@ from airflow_guard.store import contents
 from airflow_guard.store.changes import Ownership
 
 if TYPE_CHECKING:
+    from airflow_guard.core.guard import LedgerRow
     from airflow_guard.core.reruns import Rerun
     from airflow_guard.execution.after_fail_over import AfterFailOver
     from airflow_guard.execution.lease import LeaseKeeper
@@ -281,7 +282,7 @@ class Session:
                         self._report.add(Outcome.RELEASED, document.name, why)
                         self._report.retryable = True
             return
-        if any(won[key].idempotency_key != row.idempotency_key for key, row in rows.items()):
+        if any(_renewed(row, won[key]) for key, row in rows.items()):
             # Content of it is new: the receiver may know the old batch by the old id.
             batch_id = batch_id_of(claim.idempotency_key for claim in won.values())
         unit = self._unit(own, documents, won, self._reruns(own, won), batch_id)
@@ -315,3 +316,8 @@ class Session:
         if events:
             self._ledger.write(lambda connection: self._ledger.events.write(connection, *events))
             self._events_written += len(events)
+
+
+def _renewed(row: LedgerRow, claim: Claimed) -> bool:
+    """Return whether a member of a batch has got another key since the batch was begun, now or by an earlier claim."""
+    return claim.idempotency_key != row.idempotency_key or row.first_begun_age_s is None

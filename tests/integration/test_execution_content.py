@@ -419,11 +419,73 @@ def test_an_open_follow_up_says_that_the_content_is_new(books: Books) -> None:
     assert "changed: amount" in str(error)
     books.resolve("A", "followed_up")
     assert "changed: amount" in change_of(books.run(pay, mapped(["A"], "200"), try_number=3, **KEY))
-    assert {amount for _, amount in amounts(books)} == {"100"}
-    assert len(books.receiver.calls()) == 3
+    assert amounts(books) == [("A", "100")]
+
+
+# -- batches --------------------------------------------------------------------------------------------
+
+
+def sending(books: Books, breaks: Exception | None = None, *, sent: bool = True) -> Any:
+    def send(documents: list[dict[str, Any]], batch_id: str) -> None:
+        if sent or breaks is None:
+            for each in documents:
+                books.receiver.call(each["no"], amount=each["amount"], key=batch_id)
+        if breaks is not None:
+            raise breaks
+
+    return send
+
+
+def groups(books: Books) -> dict[str, dict[str, str]]:
+    """Return what the receiver got under each batch id."""
+    found: dict[str, dict[str, str]] = {}
+    for call in books.receiver.calls():
+        found.setdefault(call["key"], {})[call["document"]] = call["amount"]
+    return found
+
+
+def test_d02_a_batch_in_doubt_is_settled_for_what_was_sent(books: Books) -> None:
+    asked: list[Any] = []
+
+    def verify(documents: list[Any], batch_id: str) -> bool:
+        asked.append((sorted(documents, key=lambda each: each["no"]), batch_id))
+        return True
+
+    effect = External(verify=verify, settle_after=timedelta(0))
+    one, two, three = names = numbered(3)
+    books.run(sending(books, TimeoutError()), mapped(names, "100"), **BATCHES)
+    [batch_id] = {row.batch_id for row in books.rows()}
+    later = [*mapped([one, three], "100"), *mapped([two], "200")]
+    report = books.run(sending(books), later, try_number=2, side_effect=effect, **BATCHES)
+    assert counts(report) == {"replayed": 2, "blocked": 1}
+    assert two in change_of(report)
+    assert asked == [([mapped([one], "100")[0], {"no": two}, mapped([three], "100")[0]], batch_id)]
+    assert groups(books) == {batch_id: dict.fromkeys(names, "100")}
     books.resolve(two, "content_stands")
     again = books.run(sending(books), later, try_number=3, side_effect=effect, **BATCHES)
     assert counts(again) == {"replayed": 3}
+    assert len(books.receiver.calls()) == 3
+
+
+def test_a_batch_whose_new_content_was_claimed_and_not_sent_never_gets_the_old_id_back(books: Books) -> None:
+    def send(documents: list[dict[str, Any]], batch_id: str, effect: Any, attempt: int) -> None:
+        if attempt == 2:
+            raise ValueError("no template")
+        with effect:
+            if attempt == 1:
+                raise NotExecuted("closed")
+            for each in documents:
+                books.receiver.call(each["no"], amount=each["amount"], key=batch_id)
+
+    names = numbered(3)
+    books.run(send, mapped(names, "100"), **BATCHES)
+    [old] = {row.batch_id for row in books.rows()}
+    later = [*mapped(names[:1], "200"), *mapped(names[1:], "100")]
+    assert counts(books.run(send, later, try_number=2, **BATCHES)) == {"failed": 3}
+    assert counts(books.run(send, later, try_number=3, **BATCHES)) == {"executed": 3}
+    [(new, sent)] = groups(books).items()
+    assert new != old
+    assert sent == {each["no"]: each["amount"] for each in later}
 
 
 @pytest.mark.parametrize("proven", [True, False], ids=["failed", "refuted"])
@@ -438,11 +500,8 @@ def test_a_batch_with_new_content_is_repeated_as_it_was_under_an_id_of_its_own(
     later = [*mapped(["N-1"], "1"), *mapped(names[1:], "100"), *mapped(names[:1], "200")]
     report = books.run(sending(books), later, try_number=2, side_effect=effect, **BATCHES)
     assert counts(report) == {"executed": 4}
-    groups: dict[str, dict[str, str]] = {}
-    for call in books.receiver.calls():
-        groups.setdefault(call["key"], {})[call["document"]] = call["amount"]
-    assert old not in groups, "the receiver may know the old batch by the old id"
-    assert {names[0]: "200", names[1]: "100", names[2]: "100"} in groups.values()
+    assert old not in groups(books), "the receiver may know the old batch by the old id"
+    assert {names[0]: "200", names[1]: "100", names[2]: "100"} in groups(books).values()
 
 
 def test_a_batch_with_the_same_content_keeps_its_id(books: Books) -> None:
