@@ -123,9 +123,9 @@ def content_changed(
     again = rerun_command(row.key_hash, ledger=ledger)
     return ContentChanged(
         f"{key} {done} with other content{said}; {_named(row, fields)}. It is neither replayed nor executed. If what was done "
-        f"stands for this content too: {stands}. If this content must be executed as well: {again}. If it is another "
-        "document, give it an identity of its own. If fields that change do not matter, name in fingerprint_fields only "
-        f"those that do. {look}"
+        f"stands for this content too: {stands}. If this content must be executed as well: {again} (add --without-reversal "
+        "if what was done stays). If it is another document, give it an identity of its own. If fields that change do not "
+        f"matter, name in fingerprint_fields only those that do. {look}"
     )
 
 
