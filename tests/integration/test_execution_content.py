@@ -539,7 +539,9 @@ def test_d01_what_nobody_can_compare_is_refused_before_anything_is_claimed(books
     assert "fingerprint_fields" in str(error)
     assert books.states() == {"B": "completed"}, "nothing was claimed for it"
     rules: dict[str, Any] = {"fingerprint_fields": ("amount",), **KEY}
-    assert counts(books.run(paying(books), listed, try_number=2, **rules)) == {"executed": 1, "replayed": 1}
+    again = books.run(paying(books), listed, try_number=2, **rules)
+    assert counts(again) == {"executed": 1, "replayed": 1}
+    assert failure(again) is None, "what was refused is listed again"
 
 
 def test_d01_two_mentions_with_different_lists_contradict_each_other(books: Books) -> None:
