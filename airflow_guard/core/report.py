@@ -87,7 +87,7 @@ class Report:
     ``own_replays``: how many of the replayed ones an earlier try of the same task and run had done. ``expected`` and
     ``listed_total``: what the listing was compared with, and what its amounts came to. ``listed``: how many documents a
     listing had that was refused as a whole. ``remark``: what is wrong with a listing that is worked through all the same.
-    ``forgotten``: what earlier tries have left.
+    ``forgotten``: what earlier tries have left. ``empty_allowed``: whether a listing may bring nothing.
     """
 
     def __init__(self, *, single: bool = False) -> None:
@@ -112,6 +112,7 @@ class Report:
         self.listed = 0
         self.remark = ""
         self.forgotten: GuardError | None = None
+        self.empty_allowed = False
         self._tallies: dict[tuple[Outcome, str], _Tally] = {}
 
     def add(self, outcome: Outcome, document: str | None, because: str = "") -> None:
@@ -227,8 +228,9 @@ class Report:
         """Return what was expected as ``guard_task_run`` stores it."""
         wanted = self.expected
         total = wanted.total if wanted is not None and isinstance(wanted.total, (int, Decimal)) else None
+        least = wanted.least if wanted is not None else None
         return {
-            "expected_least": wanted.least if wanted is not None else None,
+            "expected_least": 0 if least is None and self.empty_allowed else least,
             "expected_most": wanted.most if wanted is not None else None,
             "expected_total": None if total is None else shown(Decimal(total)),
             "listed_total": None if self.listed_total is None else shown(self.listed_total),

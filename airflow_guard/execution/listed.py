@@ -180,6 +180,7 @@ class Listed:
             self._remark(f"observe: would have blocked: {error}")
 
     def _check(self, tally: Tally, expected: Expected | None) -> None:
+        self._report.empty_allowed = self._spec.on_empty == "allow"
         what = self._space.describe(None)
         counts = expected is not None and (expected.least is not None or expected.most is not None)
         if tally.count == 0 and not counts and self._spec.on_empty != "allow":

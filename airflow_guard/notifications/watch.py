@@ -42,7 +42,8 @@ _WITHOUT_AN_END = frozenset({AlertKind.CHANGED, AlertKind.UNDELIVERED})
 
 class GuardWatchOperator(BaseOperator):
     """Looks at the ledger and tells of expired leases, doubts, aged breaks, alerts that were not delivered, dates that
-    passed and then changed, business dates that never completed, and of what the ledger itself wants: a fail-over that
+    passed and then changed, business dates that never completed, listings that brought nothing, failed documents that nobody
+    tries again, and of what the ledger itself wants: a fail-over that
     nobody has closed for a day, partitions for the next month.
 
     ::
@@ -61,6 +62,7 @@ class GuardWatchOperator(BaseOperator):
     :param teams: which team watches which DAGs: a mapping from team to patterns of ``key_namespace``, such as
         ``{"payments": ["pay_*"]}``. Default: one team.
     :param expected: operations that have to complete for each of their dates.
+    :param left_age: how long nobody must have tried a failed document again. Default 24 hours.
     :param break_age: how old an open break must be. Default 24 hours.
     :param escalate_after: when what is still there is told once more. Default 4 hours.
     :param lookback_days: how far back to look for missing and changed dates. Default 14.
@@ -76,6 +78,7 @@ class GuardWatchOperator(BaseOperator):
         transports: Sequence[Any] | Mapping[str, Sequence[Any]],
         teams: Mapping[str, Sequence[str]] | None = None,
         expected: Sequence[ExpectedOperation] = (),
+        left_age: timedelta | float = timedelta(hours=24),
         break_age: timedelta | float = timedelta(hours=24),
         escalate_after: timedelta | float = timedelta(hours=4),
         lookback_days: int = 14,
@@ -92,6 +95,7 @@ class GuardWatchOperator(BaseOperator):
         self.teams = {name: list(patterns) for name, patterns in (teams or {}).items()}
         self._check_teams()
         self.expected = list(expected)
+        self.left_age = duration("left_age", left_age)
         self.break_age = duration("break_age", break_age)
         self.escalate_after = duration("escalate_after", escalate_after)
         self.lookback_days = lookback_days
@@ -134,6 +138,8 @@ class GuardWatchOperator(BaseOperator):
         now = watch.now()
         yield from watch.doubts()
         yield from watch.missing(self.expected, self.lookback_days)
+        yield from watch.empty(now - timedelta(days=self.lookback_days), self.expected)
+        yield from watch.left(self.left_age)
         yield from watch.expired_leases(_LEASE_GRACE_S)
         yield from watch.aged_breaks(self.break_age)
         yield from watch.changed(now - timedelta(days=self.lookback_days))

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Step
 from airflow_guard.core.checks import BreakState
-from airflow_guard.core.commands import resolve_command, show_day_command
+from airflow_guard.core.commands import drop_command, resolve_command, show_day_command
 from airflow_guard.core.decisions import Situation
 from airflow_guard.core.near_names import meant
 from airflow_guard.core.states import State
@@ -20,6 +20,7 @@ from airflow_guard.store.breaks import Breaks
 from airflow_guard.store.dialects import age_s, utc_now
 from airflow_guard.store.listing import Selection, keys
 from airflow_guard.store.names import is_known, known_names
+from airflow_guard.store.nights import empty_listings, left_alone, shortfalls
 from airflow_guard.store.situations import constant, situations
 from airflow_guard.store.task_runs import as_stored, aware, instant_of
 from airflow_guard.store.upkeep import open_fail_overs, partitions_ahead
@@ -38,6 +39,8 @@ WATCHED = frozenset(
         AlertKind.CHANGED,
         AlertKind.UNDELIVERED,
         AlertKind.MISSING,
+        AlertKind.EMPTY,
+        AlertKind.LEFT,
         AlertKind.FAIL_OVER,
         AlertKind.PARTITIONS,
     }
@@ -217,10 +220,10 @@ class Watch:
             if due and (unknown := self._unknown(each)):
                 yield unknown
                 continue
-            done = self._completed(each, due) if due else frozenset()
+            short = shortfalls(self._db, each, due) if due else {}
             for day in due:
-                if day not in done:
-                    yield self._never(each, day)
+                if day in short:
+                    yield self._never(each, day, short[day])
 
     def _unknown(self, each: ExpectedOperation) -> AlertFacts | None:
         """Return what to say once, and not for each date, of an operation that the ledger has never seen."""
@@ -248,35 +251,62 @@ class Watch:
             ),
         )
 
-    def _never(self, each: ExpectedOperation, day: date) -> AlertFacts:
+    def empty(self, since: datetime, expected: Sequence[ExpectedOperation] = ()) -> Iterator[AlertFacts]:
+        """Yield operations and dates that ended well without a document, where nobody has said that this is normal.
+
+        :param expected: what is said about these is said by :meth:`missing`.
+        """
+        spoken = {(each.key_namespace, each.operation) for each in expected}
+        for row in self._rows(empty_listings(self._db, self._deployment, since)):
+            if (row.key_namespace, row.operation) not in spoken:
+                yield AlertFacts(
+                    kind=AlertKind.EMPTY,
+                    **_names(row),
+                    happened="The listing brought no document, and the task ended well.",
+                    since=aware(row.since),
+                    steps=(
+                        Step(
+                            'Find out whether the source had nothing. If that is normal, set on_empty="allow"; look at:',
+                            self._show(row),
+                        ),
+                    ),
+                )
+
+    def left(self, age: timedelta) -> Iterator[AlertFacts]:
+        """Yield operations and dates with documents that failed, or were never begun, and that nobody has tried for so long."""
+        for row in self._rows(left_alone(self._db, self._deployment, age)):
+            yield AlertFacts(
+                kind=AlertKind.LEFT,
+                **_names(row),
+                happened=f"{_count(row.found, 'document')} not done, and nobody has tried again.",
+                documents=tuple(sorted({name for name in (row.first, row.last) if name is not None})),
+                more_documents=max(row.found - len({row.first, row.last}), 0),
+                since=aware(row.since),
+                steps=(
+                    Step(
+                        "Clear the task, so that they are done. If they are not to be done any more, drop them:",
+                        drop_command(
+                            (row.key_namespace, row.operation, row.business_date.isoformat()),
+                            (),
+                            every=True,
+                            cycle=row.cycle,
+                            ledger=self._option,
+                        ),
+                    ),
+                ),
+            )
+
+    def _never(self, each: ExpectedOperation, day: date, why: str) -> AlertFacts:
         command = show_day_command(each.key_namespace, day.isoformat(), ledger=self._option)
         return AlertFacts(
             kind=AlertKind.MISSING,
             dag_id=each.key_namespace,
             task_id=each.operation,
             business_date=day,
-            happened=f"No try of {each.operation} has succeeded for {day}: it did not run, or it failed.",
+            happened=why,
             since=datetime(day.year, day.month, day.day, tzinfo=UTC),
             steps=(Step("Look at the runs of that date in Airflow, and run what is missing:", command),),
         )
-
-    def _completed(self, each: ExpectedOperation, days: Sequence[date]) -> frozenset[date]:
-        tables = self._db.tables
-        run, check, e = tables.task_run, tables.reconciliation, tables.execution
-        ended = [
-            sa.select(table.c.business_date).where(
-                table.c.business_date.in_(days),
-                table.c.key_namespace == each.key_namespace,
-                table.c.operation == each.operation,
-                condition,
-            )
-            for table, condition in (
-                (run, run.c.outcome == "success"),
-                (check, check.c.outcome.in_(["passed", "broken"])),
-                (e, sa.and_(e.c.state == "completed", e.c.task_run_id.is_(None))),  # adopted
-            )
-        ]
-        return frozenset(row.business_date for row in self._rows(sa.union(*ended)))
 
     def _first_doubts(self, row: Any) -> list[Any]:
         selection = Selection(

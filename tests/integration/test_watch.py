@@ -304,3 +304,79 @@ def test_what_cannot_work_is_refused_when_the_dag_is_parsed(chat: Webhook) -> No
     for wrong in ({"timezone": "Mars/Olympus"}, {"due": "soon"}, {"operation": ""}):
         with pytest.raises(ConfigurationError):
             ExpectedOperation(**{"key_namespace": "d", "operation": "o", "since": "2026-01-01", **wrong})
+
+
+# -- documents, not only runs ---------------------------------------------------------------------------
+
+
+def a_try(
+    business: Business, *, index: int = -1, length: int | None = None, outcome: str = "success", **counts: int
+) -> None:
+    """Let a try of ``pay`` of 30 January end."""
+    ledger = Ledger(business.ledger)
+    space = KeySpace(business.dag_id, "pay", date(2026, 1, 30))
+    who = TaskIdentity(
+        business.dag_id, "pay", "scheduled__1", index, run_type="scheduled", run_after_at=JANUARY_30
+    )
+    number = ledger.runs.open(TaskTry(who, space, "shape", map_length=length), 60)
+    ledger.runs.close(number, outcome, counts)
+
+
+def missing(business: Business, **more: Any) -> list[str]:
+    daily = ExpectedOperation(
+        key_namespace=business.dag_id, operation="pay", since="2026-01-30", due=timedelta(hours=1), **more
+    )
+    watch = Watch(Ledger(business.ledger), "default")
+    days = (watch.now().date() - date(2026, 1, 30)).days + 1
+    return [
+        str(each.happened) for each in watch.missing([daily], days) if each.business_date == date(2026, 1, 30)
+    ]
+
+
+@EVERYWHERE
+def test_d12_a_night_that_listed_nothing_is_not_done_for_the_watch(business: Business) -> None:
+    a_try(business)
+    assert missing(business) == ["pay ended well for 2026-01-30, but listed nothing."]
+    assert missing(business, least=0) == []
+    [told] = Watch(Ledger(business.ledger), "default").empty(datetime(2026, 1, 1, tzinfo=UTC))
+    assert (told.task_id, told.business_date) == ("pay", date(2026, 1, 30))
+    a_try(business, documents=3, executed=3)
+    assert missing(business) == []
+    assert missing(business, least=4) == [
+        "pay ended well for 2026-01-30 with 3 documents; at least 4 are expected."
+    ]
+    assert list(Watch(Ledger(business.ledger), "default").empty(datetime(2026, 1, 1, tzinfo=UTC))) == []
+
+
+@EVERYWHERE
+def test_d12_a_mapped_task_is_complete_when_every_instance_is(business: Business) -> None:
+    a_try(business, index=0, length=4, documents=2, executed=2)
+    a_try(business, index=2, length=4, documents=2, executed=1, failed=1, outcome="failed")
+    assert missing(business) == ["Of pay for 2026-01-30, instances have not succeeded: 1, 2, 3."]
+    for index in (1, 2, 3):
+        a_try(business, index=index, length=4, documents=1, executed=1)
+    assert missing(business) == []
+
+
+@EVERYWHERE
+def test_d12_instances_that_airflow_does_not_count_are_those_that_the_ledger_has_seen(
+    business: Business,
+) -> None:
+    a_try(business, index=2, documents=1, executed=1)
+    assert missing(business) == ["Of pay for 2026-01-30, instances have not succeeded: 0, 1."]
+
+
+@EVERYWHERE
+def test_d03_the_watch_tells_of_failed_documents_that_nobody_tries_again(business: Business) -> None:
+    def pay(document: str, effect: Any) -> None:
+        raise ValueError("no rate")
+
+    with DAG(business.dag_id, schedule=None) as dag:
+        IdempotentOperator(task_id="pay", python_callable=pay, documents=["PAY-1", "PAY-2"])
+    start_run(dag, logical_at=JANUARY_30).go()
+    watch = Watch(Ledger(business.ledger), "default")
+    assert list(watch.left(timedelta(hours=24))) == []
+    make_older(business, "execution", "finished_at", 25 * 3600)
+    [told] = watch.left(timedelta(hours=24))
+    assert told.documents == ("PAY-1", "PAY-2")
+    assert "airflow-guard drop" in str(told.steps[0].command)

@@ -35,6 +35,8 @@ class ExpectedOperation:
     :param due: how long after the beginning of a business date it must be done: a ``timedelta``, or hours as
         ``"36h"``. Default 36 hours: by noon of the next day.
     :param timezone: whose days they are. Default UTC.
+    :param least: so many documents have to be done for a date. Default 1: a night that listed nothing is not done. 0: a
+        listing may bring nothing.
     :raises ConfigurationError: a value that cannot work.
     :raises BusinessDateError: ``since`` is no date.
     """
@@ -46,6 +48,7 @@ class ExpectedOperation:
     month_end: bool = False
     due: timedelta | float | str = timedelta(hours=36)
     timezone: str = "UTC"
+    least: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(
@@ -60,6 +63,10 @@ class ExpectedOperation:
             raise ConfigurationError(
                 f"timezone={self.timezone!r} of ExpectedOperation is unknown."
             ) from error
+        if isinstance(self.least, bool) or self.least < 0:
+            raise ConfigurationError(
+                f"least={self.least!r} of ExpectedOperation: a whole number, at least 0."
+            )
         if not self.key_namespace or not self.operation:
             raise ConfigurationError("ExpectedOperation needs the key_namespace and operation of its keys.")
 

@@ -33,6 +33,8 @@ class AlertKind(StrEnum):
     CHANGED = "changed"
     UNDELIVERED = "undelivered"
     MISSING = "missing"
+    EMPTY = "empty"
+    LEFT = "left"
     FAIL_OVER = "fail_over"
     PARTITIONS = "partitions"
 

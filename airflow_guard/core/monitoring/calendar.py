@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from airflow_guard.core.monitoring.figures import Asks, Figures
 from airflow_guard.core.monitoring.series import VolumePoint
 
 if TYPE_CHECKING:
@@ -35,9 +36,12 @@ class CellStatus(StrEnum):
 class DayCell:
     """One DAG and one business date. A DAG that never ran for a date has none.
 
-    :param documents: listed for it, each once: the largest listing of each task, added up.
+    :param documents: listed for it, each once: see :class:`~airflow_guard.core.monitoring.figures.Figures`.
     :param executed: how often an effect was executed.
-    :param replayed: duplicates that found their work done, in all tries.
+    :param replayed: asks that found their work done, in all tries.
+    :param own_replays: those of them by a later try of the task and run that had done it.
+    :param not_begun: listed, and nobody has claimed it.
+    :param empty: operations that ended well without a document, where nobody has said that this is normal.
     :param blocked: duplicates that were kept from executing, in all tries.
     :param in_doubt: keys, whether or not anybody has marked them.
     :param failed: keys whose effect has not happened.
@@ -68,12 +72,20 @@ class DayCell:
     died: int = 0
     unsuccessful: int = 0
     adopted: int = 0
+    own_replays: int = 0
+    not_begun: int = 0
+    empty: int = 0
     breaks_open: int = 0
     breaks_explained: int = 0
     oldest_break_age_s: float | None = None
     check: CheckOutcome | None = None
     stale: bool = False
     last_at: datetime | None = None
+
+    @property
+    def asks(self) -> Asks:
+        """How often tries asked for its documents, and what they got."""
+        return Asks.of(self.executed, self.replayed, self.own_replays, self.blocked)
 
     @property
     def status(self) -> CellStatus:
@@ -132,6 +144,7 @@ class OperationOfDay:
     """One operation of a DAG on a date.
 
     :param counts: keys by where they stand; zero is left out.
+    :param figures: of its documents, with those that were listed and have no key.
     """
 
     key_namespace: str
@@ -139,11 +152,12 @@ class OperationOfDay:
     cycle: str
     counts: Mapping[Situation, int]
     last_finished_at: datetime | None
+    figures: Figures = field(default_factory=Figures)
 
     @property
     def documents(self) -> int:
-        """All keys."""
-        return sum(self.counts.values())
+        """All that were listed."""
+        return self.figures.listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,3 +176,8 @@ class Day:
     duplicates: Page[TryRow]
     checks: Page[CheckRow]
     breaks: Page[BreakRow]
+
+    @property
+    def figures(self) -> Figures:
+        """Where the documents of all operations stand."""
+        return Figures.total(each.figures for each in self.operations)

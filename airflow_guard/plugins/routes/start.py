@@ -37,8 +37,7 @@ class Figures:
     dags: int
     documents: int
     executed: int
-    replayed: int
-    blocked: int
+    held_off: int
     in_doubt: int
     rejected: int
     failed: int
@@ -54,14 +53,13 @@ class Figures:
         names = (
             "documents",
             "executed",
-            "replayed",
-            "blocked",
             "in_doubt",
             "rejected",
             "failed",
             "breaks_open",
         )
-        return Figures(at, len(cells), **{name: total(name) for name in names})
+        held_off = sum(cell.asks.held_off for cell in cells)
+        return Figures(at, len(cells), held_off=held_off, **{name: total(name) for name in names})
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,11 @@ from airflow_guard.core.decisions import Situation
 from airflow_guard.core.monitoring.calendar import Calendar, DayCell
 from airflow_guard.core.monitoring.checks import CHANGED
 from airflow_guard.store.dialects import age_s, utc_now
+from airflow_guard.store.monitoring.figures import not_begun
 from airflow_guard.store.monitoring.held import held_keys
 from airflow_guard.store.monitoring.scope import dated, equal
 from airflow_guard.store.monitoring.spaces import spaces
+from airflow_guard.store.monitoring.tries import count_of, listed_nothing
 from airflow_guard.store.situations import constant, situations
 from airflow_guard.store.task_runs import aware
 
@@ -44,6 +46,12 @@ def calendar(scope: Scope, start: date, end: date, deployment: str | None = None
             name = _COUNTED_AS[Situation(row.situation)]
             cell = _cell(cells, row.dag_id, row.business_date)
             cells[row.dag_id, row.business_date] = replace(cell, **{name: getattr(cell, name) + row.keys})
+    for (dag_id, at, _), found in not_begun(scope, start, end).items():
+        cell = _cell(cells, dag_id, at)
+        cells[dag_id, at] = replace(cell, documents=cell.documents + found, not_begun=cell.not_begun + found)
+    for row in scope.rows(_empty(scope, start, end, deployment)):
+        cell = _cell(cells, row.dag_id, row.business_date)
+        cells[row.dag_id, row.business_date] = replace(cell, empty=cell.empty + 1)
     _add_breaks(scope, cells, start, end, deployment)
     _add_checks(scope, cells, executed_at, start, end, deployment)
     _add_adopted(scope, cells, start, end, deployment)
@@ -80,6 +88,7 @@ def _add_tries(
         cells[where] = DayCell(
             dag_id=row.dag_id, business_date=row.business_date, documents=int(row.documents),
             executed=int(row.executed), replayed=int(row.replayed), blocked=int(row.blocked),
+            own_replays=int(row.own_replays),
             running=int(row.running), died=int(row.died), unsuccessful=int(row.unsuccessful),
             last_at=aware(row.last_at),
         )  # fmt: skip
@@ -90,7 +99,7 @@ def _add_tries(
 
 
 def _tries(scope: Scope, start: date, end: date, deployment: str | None) -> sa.Select[Any]:
-    """Return the sums of each DAG and date. Each task counts its largest listing, and its last try says how it is."""
+    """Return the sums of each DAG and date. A key counts for the try that claimed it first; the last try says how it is."""
     t = scope.tables
     run, lease = t.task_run, t.lease
     ended = sa.func.coalesce(run.c.ended_at, run.c.started_at)
@@ -102,8 +111,9 @@ def _tries(scope: Scope, start: date, end: date, deployment: str | None) -> sa.S
         sa.select(
             run.c.business_date,
             run.c.dag_id,
-            sa.func.max(run.c.documents).label("documents"),
-            *(sa.func.sum(run.c[name]).label(name) for name in ("executed", "replayed", "blocked")),
+            sa.func.sum(run.c.first_claims).label("documents"),
+            sa.func.sum(count_of(t, "executed")).label("executed"),
+            *(sa.func.sum(run.c[name]).label(name) for name in ("replayed", "blocked", "own_replays")),
             sa.func.max(run.c.id).label("last_id"),
             sa.func.max(ended).label("last_at"),
             sa.func.max(sa.case((run.c.executed > 0, ended))).label("executed_at"),
@@ -127,7 +137,7 @@ def _tries(scope: Scope, start: date, end: date, deployment: str | None) -> sa.S
             each.c.dag_id,
             *(
                 sa.func.sum(each.c[name]).label(name)
-                for name in ("documents", "executed", "replayed", "blocked")
+                for name in ("documents", "executed", "replayed", "blocked", "own_replays")
             ),
             *(sa.func.sum(sa.case((flag, 1), else_=0)).label(name) for name, flag in flags.items()),
             sa.func.max(each.c.last_at).label("last_at"),
@@ -137,6 +147,21 @@ def _tries(scope: Scope, start: date, end: date, deployment: str | None) -> sa.S
             each.join(last, last.c.id == each.c.last_id).outerjoin(lease, lease.c.task_run_id == last.c.id)
         )
         .group_by(each.c.business_date, each.c.dag_id)
+    )
+
+
+def _empty(scope: Scope, start: date, end: date, deployment: str | None) -> sa.Select[Any]:
+    """Return the operations and dates that ended well without a document, where that is not said to be normal."""
+    run = scope.tables.task_run
+    return (
+        sa.select(run.c.dag_id, run.c.business_date, run.c.key_namespace, run.c.operation, run.c.cycle)
+        .where(
+            *dated(run.c.business_date, start, end),
+            *scope.where(run.c.dag_id),
+            *equal((run.c.deployment, deployment)),
+        )
+        .group_by(run.c.dag_id, run.c.business_date, run.c.key_namespace, run.c.operation, run.c.cycle)
+        .having(*listed_nothing(run))
     )
 
 

@@ -9,15 +9,18 @@ import sqlalchemy as sa
 
 from airflow_guard.core.expectations import expected_words
 from airflow_guard.core.monitoring.tries import TryRow
+from airflow_guard.core.states import State
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.listed_table import COUNTS
 from airflow_guard.store.monitoring.scope import dated, equal
+from airflow_guard.store.situations import constant
 from airflow_guard.store.task_runs import aware, identity_of, known
 
 if TYPE_CHECKING:
     from airflow_guard.core.monitoring.filters import TryFilters
     from airflow_guard.core.monitoring.pages import Page
     from airflow_guard.store.monitoring.scope import Scope
+    from airflow_guard.store.tables import Tables
 
 
 def tries(scope: Scope, filters: TryFilters, limit: int, offset: int) -> Page[TryRow]:
@@ -44,7 +47,37 @@ def try_rows(scope: Scope) -> sa.Select[Any]:
     """Return the read of tries with what the database's clock says of their leases; without a condition."""
     run, lease = scope.tables.task_run, scope.tables.lease
     live = sa.exists().where(lease.c.task_run_id == run.c.id, lease.c.expires_at > utc_now())
-    return sa.select(run, sa.case((live, 1), else_=0).label("alive"))
+    known = [count_of(scope.tables, name).label(f"{name}_now") for name in FROM_KEYS]
+    return sa.select(run, sa.case((live, 1), else_=0).label("alive"), *known)
+
+
+FROM_KEYS = {
+    "executed": (State.COMPLETED,),
+    "rejected": (State.REJECTED,),
+    "failed": (State.FAILED, State.DROPPED),
+    "in_doubt": (State.IN_DOUBT,),
+}
+"""Counts of a try that its keys tell while it runs, and after it was killed."""
+
+
+def count_of(tables: Tables, name: str) -> sa.ColumnElement[int]:
+    """Return a count of a try: as it was written at its end, or as its keys tell it if it has not ended."""
+    run, e = tables.task_run, tables.execution
+    states = [constant(state) for state in FROM_KEYS[name]]
+    keys = (
+        sa.select(sa.func.count())
+        .where(e.c.task_run_id == run.c.id, e.c.state.in_(states))
+        .correlate(run)
+        .scalar_subquery()
+    )
+    return sa.case((run.c.ended_at.is_(None), keys), else_=run.c[name])
+
+
+def listed_nothing(run: sa.Table) -> list[sa.ColumnElement[bool]]:
+    """Return the conditions of tries, grouped by operation and date, that ended well and listed nothing in all."""
+    well = sa.func.sum(sa.case((run.c.outcome == "success", 1), else_=0))
+    wanted = sa.func.min(sa.func.coalesce(run.c.expected_least, 1))
+    return [sa.func.sum(run.c.documents) == 0, well > 0, wanted > 0]
 
 
 def of_task(table: sa.Table, filters: Any) -> list[sa.ColumnElement[bool]]:
@@ -64,5 +97,6 @@ def try_row(row: Any) -> TryRow:
         operation=row.operation, business_date=row.business_date, cycle=row.cycle, mode=row.mode,
         started_at=known(row.started_at), ended_at=aware(row.ended_at), outcome=row.outcome, alive=bool(row.alive),
         error=row.error, expected=expected_words(row.expected_least, row.expected_most, row.expected_total),
-        listed_total=row.listed_total, **{name: getattr(row, name) for name in COUNTS},
+        listed_total=row.listed_total,
+        **{name: getattr(row, f"{name}_now" if name in FROM_KEYS else name) for name in COUNTS},
     )  # fmt: skip
