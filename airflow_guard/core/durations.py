@@ -34,3 +34,15 @@ def duration(name: str, value: object) -> timedelta:
 def seconds(value: timedelta | float) -> float:
     """Return the seconds of a duration that was checked when it was given."""
     return value.total_seconds() if isinstance(value, timedelta) else float(value)
+
+
+def age(name: str, value: object) -> timedelta:
+    """Return how old something must be, given as ``timedelta`` or in seconds; zero: any age.
+
+    :param name: of the parameter, for the message.
+    :raises ConfigurationError: neither, or below zero.
+    """
+    length = length_of(value)
+    if length is None or length < timedelta(0):
+        raise ConfigurationError(f"{name}={value!r:.80}: a timedelta, zero or more, or its seconds.")
+    return length

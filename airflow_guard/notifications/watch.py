@@ -15,7 +15,7 @@ from airflow_guard.core.alerts.expected import ExpectedOperation
 from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Stage
 from airflow_guard.core.alerts.message import subject_of
 from airflow_guard.core.alerts.problems import NO_TASK, Problem
-from airflow_guard.core.durations import duration
+from airflow_guard.core.durations import age, duration
 from airflow_guard.core.errors import ConfigurationError, GuardError
 from airflow_guard.core.near_names import meant
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
@@ -95,8 +95,8 @@ class GuardWatchOperator(BaseOperator):
         self.teams = {name: list(patterns) for name, patterns in (teams or {}).items()}
         self._check_teams()
         self.expected = list(expected)
-        self.left_age = duration("left_age", left_age)
-        self.break_age = duration("break_age", break_age)
+        self.left_age = age("left_age", left_age)
+        self.break_age = age("break_age", break_age)
         self.escalate_after = duration("escalate_after", escalate_after)
         self.lookback_days = lookback_days
         self.ledger_conn_id = ledger_conn_id
