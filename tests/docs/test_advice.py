@@ -123,7 +123,7 @@ def test_every_option_in_a_text_is_one_of_the_command_that_says_it() -> None:
 def _samples(function: Any) -> dict[str, Any]:
     values = {
         "key_hash": "3f" * 16, "dag_id": "a dag", "business_date": "2026-01-30", "operation": "post it",
-        "space": ("statements", "post", "2026-01-30"), "document": "-S 1", "documents": ["-S 1"], "namespace": "statements",
+        "space": ("statements", "post", "2026-01-30"), "document": "-S 1", "namespace": "statements",
         "old": ("a", "b"), "new": ("c", "d"), "first": "2026-01-01", "last": "2026-01-31", "decision": "waive",
         "option": "--without-reversal", "documents": ["-S 1", "S 2"],
     }  # fmt: skip
