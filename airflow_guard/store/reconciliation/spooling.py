@@ -84,4 +84,6 @@ def _plain(value: Any) -> Any:
         return f"{value:f}"
     if value is None or isinstance(value, (int, float, str, bytes)):
         return value
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)  # the text of a view is its address
     return value.isoformat(" ") if isinstance(value, datetime) else str(value)
