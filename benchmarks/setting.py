@@ -15,9 +15,9 @@ import sqlalchemy as sa
 
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.shapes import KeyShape
 from airflow_guard.demo.postgres import EmbeddedPostgres
 from airflow_guard.execution.run import GuardedTask
-from airflow_guard.execution.shape import key_shape
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
@@ -61,7 +61,7 @@ class Setting:
             "host",
             os.getpid(),
         )
-        task_try = TaskTry(identity, space, key_shape(space, documents=True))
+        task_try = TaskTry(identity, space, KeyShape.of(space, documents=True).text)
         return GuardedTask(self.ledger, spec, task_try, Callee.of(function), dag_task_ids={"op"})
 
     def other_database(self, name: str) -> LedgerDatabase:

@@ -227,6 +227,7 @@ def start_run(
     due_at: datetime | None = None,
     conf: Mapping[str, Any] | None = None,
     asset_extras: Sequence[Mapping[str, Any]] = (),
+    emitted_by: str | None = None,
     run_id: str | None = None,
     **more: Any,
 ) -> AirflowRun:
@@ -237,6 +238,7 @@ def start_run(
     :param interval: the data interval, by default empty, as a cron string gives it.
     :param due_at: ``run_after``; by default the logical date.
     :param asset_extras: the ``extra`` of the asset events that triggered the run.
+    :param emitted_by: the run of a producer that emitted all of them; each event is of an asset of its number.
     :param more: what only some versions of Airflow take, such as ``partition_key``.
     """
     from airflow.utils.types import DagRunTriggeredByType, DagRunType
@@ -259,7 +261,12 @@ def start_run(
             **more,
         )
         if asset_extras:
-            run.consumed_asset_events = [_asset_event(session, extra) for extra in asset_extras]
+            run.consumed_asset_events = [
+                _asset_event(
+                    session, extra, f"asset_of_{emitted_by}_{at}" if emitted_by else None, emitted_by
+                )
+                for at, extra in enumerate(asset_extras)
+            ]
     return AirflowRun(dag, run_id)
 
 
@@ -273,13 +280,22 @@ def _keep_api_server() -> None:
         supervisor.in_process_api_server = functools.cache(supervisor.in_process_api_server)
 
 
-def _asset_event(session: Any, extra: Mapping[str, Any]) -> Any:
+def _asset_event(
+    session: Any, extra: Mapping[str, Any], name: str | None = None, source_run_id: str | None = None
+) -> Any:
     from airflow.models.asset import AssetEvent, AssetModel
+    from sqlalchemy import select
 
-    asset = AssetModel(name=f"asset_{next(_numbers)}", uri=f"x://asset/{next(_numbers)}", group="asset")
-    session.add(asset)
-    session.flush()
-    event = AssetEvent(asset_id=asset.id, extra=dict(extra))
+    name = name or f"asset_{next(_numbers)}"
+    asset = session.scalar(select(AssetModel).where(AssetModel.name == name))
+    if asset is None:
+        asset = AssetModel(name=name, uri=f"x://asset/{name}", group="asset")
+        session.add(asset)
+        session.flush()
+    source: dict[str, Any] = {}
+    if source_run_id is not None:
+        source = {"source_dag_id": "producer", "source_task_id": "deliver", "source_map_index": -1}
+    event = AssetEvent(asset_id=asset.id, extra=dict(extra), source_run_id=source_run_id, **source)
     session.add(event)
     return event
 

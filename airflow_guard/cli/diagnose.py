@@ -12,6 +12,7 @@ from airflow_guard.cli.log_sources import scheduling_log
 from airflow_guard.core.diagnosis import Evidence, Key, conclusion, diagnose
 from airflow_guard.store import listing
 from airflow_guard.store.business_rows import rows_by_document
+from airflow_guard.store.events import namesakes
 from airflow_guard.store.listing import Selection
 from airflow_guard.store.purge import horizons
 
@@ -44,6 +45,7 @@ def _evidence(opened: Opened, given: argparse.Namespace, day: date) -> tuple[Evi
     tries = ledger.runs.of_date(given.dag, day)
     tables = ledger.database.tables
     purged = ledger.database.read(lambda c: horizons(c, tables, given.dag, day))
+    elsewhere = ledger.database.read(lambda c: namesakes(c, tables, given.dag, day))
     with scheduling_log(given) as source:
         log = source.log
         runs = log.runs(given.dag, day, {each.run_id for each in tries}, given.timezone)
@@ -66,6 +68,7 @@ def _evidence(opened: Opened, given: argparse.Namespace, day: date) -> tuple[Evi
         ],
         len(tries),
         [each.describe() for each in purged],
+        elsewhere,
         sum(each.replayed for each in tries),
         sum(each.blocked + each.waiting for each in tries),
         rows,

@@ -38,6 +38,7 @@ class Cause(StrEnum):
     IN_DOUBT = "in doubt"
     NOT_DONE = "not done"
     HELD_BACK = "held back by the ledger"
+    NAMESAKE = "done under another key namespace too"
     DOUBLED = "doubled in the business table"
     LOST = "done in the ledger, missing in the business table"
     UNKNOWN_TO_LEDGER = "in the business table, unknown to the ledger"
@@ -105,6 +106,7 @@ class Evidence:
 
     :param guarded_tries: tries of guarded tasks that the ledger has recorded for the date.
     :param purged: of operations whose keys of the date were purged, by whom and why.
+    :param elsewhere: what was said of documents that another key namespace has done as well.
     :param replayed: keys that tries found done, and did not execute.
     :param blocked: keys that tries held back for other reasons.
     :param rows: how many rows of the business table each document has; ``None``: it was not asked.
@@ -116,6 +118,7 @@ class Evidence:
     keys: Sequence[Key] = ()
     guarded_tries: int = 0
     purged: Sequence[str] = ()
+    elsewhere: Sequence[str] = ()
     replayed: int = 0
     blocked: int = 0
     rows: Mapping[str, int] | None = None
@@ -152,6 +155,8 @@ def diagnose(evidence: Evidence) -> list[Finding]:
 def conclusion(findings: Sequence[Finding], evidence: Evidence) -> str:
     """Return whether harm was done, in one sentence: the business rows say so, else the ledger; never the log alone."""
     causes = {finding.cause for finding in findings}
+    if Cause.NAMESAKE in causes and evidence.rows is None:
+        return "Another key namespace has done the same documents. If it is the same work, it was done twice."
     if evidence.rows is not None:
         if Cause.DOUBLED in causes:
             return "Business rows are doubled. Correct them, whatever the other sources say."
@@ -298,6 +303,9 @@ def _of_ledger(evidence: Evidence) -> Iterable[Finding]:
             "Look at what documents= gave, in the task's log. A night that must bring something says so: expected=, or "
             'on_empty="fail".',
         )
+    for said in evidence.elsewhere:
+        what, _, remedy = said.partition(" If ")
+        yield Finding("ledger", Cause.NAMESAKE, what, f"If {remedy}")
     doubts = [key for key in evidence.keys if key.situation == "in doubt"]
     if doubts:
         yield Finding(

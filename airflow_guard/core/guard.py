@@ -44,6 +44,8 @@ class TaskIdentity:
 
     :param run_type: Airflow's word: ``scheduled``, ``manual``, ``backfill``, ``asset_triggered``, …
     :param run_after_at: when the run was due, aware; ``None`` if unknown.
+    :param producers: digest of the asset events that set the run off, see ``operators.run_context``; ``None`` if
+        none did, or if it is not known who emitted them.
     """
 
     dag_id: str
@@ -56,6 +58,7 @@ class TaskIdentity:
     host: str = ""
     pid: int = 0
     started_at: datetime | None = None
+    producers: str | None = None
 
     @property
     def task(self) -> tuple[str, str, str, int]:
@@ -230,9 +233,13 @@ def _judge_completed(row: LedgerRow, fields: list[str] | None) -> Judgement:
 
 
 def another_automatic_run(first: TaskIdentity, identity: TaskIdentity) -> bool:
-    """Return whether two task tries belong to two automatic runs, so that one key for both is unclear."""
-    return (
-        identity.automatic
-        and first.automatic
-        and (first.dag_id, first.run_id) != (identity.dag_id, identity.run_id)
-    )
+    """Return whether two task tries belong to two automatic runs, so that one key for both is unclear.
+
+    It is clear where the same asset events of the same runs set both off: a producer that is cleared emits its
+    events again.
+    """
+    if not (identity.automatic and first.automatic):
+        return False
+    same_events = first.producers is not None and first.producers == identity.producers
+    same_run = (first.dag_id, first.run_id) == (identity.dag_id, identity.run_id)
+    return not (same_run or (same_events and first.dag_id == identity.dag_id))

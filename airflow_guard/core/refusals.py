@@ -64,11 +64,20 @@ def _elsewhere(key: str, row: LedgerRow) -> InProgressElsewhere:
 
 def _other_run(key: str, row: LedgerRow) -> OtherRun:
     first = row.first_run.describe() if row.first_run else "another run"
+    by_events = row.first_run is not None and row.first_run.run_type == "asset_triggered"
     return OtherRun(
         f"{key} belongs to {first} (state {row.state}). This is another automatic run with the same key, so it is not "
         "clear whether it is new work or the same work again; nothing was executed. If it is new work, set cycle (several "
         'runs a day) or business_date. If listing the same documents again is normal, set on_other_run="replay".'
+        f"{_OTHER_EVENTS if by_events else ''}"
     )
+
+
+_OTHER_EVENTS = (
+    " The asset events that set this run off are not those of the first one (which a producer that is cleared would emit "
+    "again). If each event is work of its own, let its producer put a date, or what else tells them apart, into the "
+    "event's extra, and take it from there: business_date=from_asset_extra(), or cycle=."
+)
 
 
 def _other_deployment(key: str, row: LedgerRow) -> OtherDeployment:

@@ -13,12 +13,12 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.errors import BusinessDateError
+from airflow_guard.core.partitions import HOW_TO_DATE, date_in_key
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_ISO_LABEL = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})([T ][0-9]{2}:[0-9]{2}(:[0-9]{2})?)?")
 
 RUN_TYPES_WITHOUT_CONF = frozenset({"scheduled", "backfill"})
 """Run types whose ``conf`` dates nothing: one ``conf`` would date every run of a backfill alike. Every other
@@ -78,7 +78,7 @@ class RunFacts:
     :param interval_end_at: its end, excluded; equal to the start for cron strings: then it is empty.
     :param run_after_at: when the run was due. Never a business date.
     :param partition_date: the run's partition as a date, an instant or ISO text.
-    :param partition_key: the run's partition key; read as a date only if it is one.
+    :param partition_key: the run's partition key; a run that has one is never dated by its logical date.
     :param asset_extras: the ``extra`` of each asset event that triggered the run.
     :raises BusinessDateError: an instant or the zone is not what it must be. A retry does not help.
     """
@@ -188,8 +188,8 @@ def own_date(facts: RunFacts) -> ResolvedDate | None:
     that is empty, else its logical date. ``None`` if it has none of them.
 
     :param facts: what the run offers.
-    :raises BusinessDateError: the partition cannot be read, or its key and its date name different days. A
-        retry does not help.
+    :raises BusinessDateError: the partition cannot be read, names no date, or its key and its date name different
+        days. A retry does not help.
     """
     partition = _partition(facts)
     if partition is not None:
@@ -214,29 +214,36 @@ def _local(facts: RunFacts, at: datetime, source: DateSource, name: str) -> Reso
 def _partition(facts: RunFacts) -> ResolvedDate | None:
     """Return the partition's date.
 
-    A key such as ``2025-03-31`` or ``2025-03-31T00:00:00`` is a label in the zone of the timetable. Where
-    that is not the DAG's zone, the date that comes with it can fall on the day before: then neither is
-    trusted.
+    A key such as ``2025-03-31`` or ``2025-03-31T00:00:00`` is a label in the zone of the timetable or mapper. Where
+    that is not the DAG's zone, the date that comes with it can fall on the day before: then neither is trusted.
     """
-    label = _ISO_LABEL.fullmatch(facts.partition_key or "")
-    labelled = (
-        None if label is None else parse_business_date(label[1], source=f"The partition key of {facts}")
-    )
-    value = facts.partition_date
+    key, value = facts.partition_key, facts.partition_date
+    named = date_in_key(key, facts.timezone) if key else None
     if value is None:
-        if labelled is None:
+        if not key:
             return None
-        return ResolvedDate(labelled, DateSource.PARTITION, f"partition key {facts.partition_key}")
+        if named is None:
+            raise BusinessDateError(
+                f"The partition key {key!r} of {facts} names no date, and a run of a partition is never dated by its "
+                f"logical date. {HOW_TO_DATE}"
+            )
+        return ResolvedDate(named, DateSource.PARTITION, f"partition key {key}")
     if isinstance(value, datetime):
         dated = _local(facts, value, DateSource.PARTITION, "partition date")
     else:
         day = parse_business_date(value, source=f"The partition date of {facts}")
         dated = ResolvedDate(day, DateSource.PARTITION, f"partition date {day}")
-    if labelled is not None and labelled != dated.date:
+    if named is not None and named != dated.date:
+        at = (key or "").find(named.isoformat())
+        template = (
+            f"{{{{ partition_key[{at}:{at + len(named.isoformat())}] }}}}"
+            if at >= 0
+            else "{{ partition_key … }}"
+        )
         raise BusinessDateError(
-            f"The partition key {facts.partition_key!r} of {facts} names {labelled}, but its {dated.detail} "
-            f"is {dated.date}. Give the DAG the time zone of its timetable, or set business_date= on the "
-            "operator."
+            f"The partition key {key!r} of {facts} names {named}, but its {dated.detail} is {dated.date}. Give the DAG "
+            "(by its start_date) the time zone of its timetable or partition mapper, or set "
+            f'business_date="{template}" on the operator.'
         )
     return dated
 

@@ -17,6 +17,7 @@ from airflow_guard.core.errors import (
 from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.guard import Asking
 from airflow_guard.core.report import Outcome, Report, said
+from airflow_guard.core.shapes import KeyShape
 from airflow_guard.execution.after_fail_over import AfterFailOver
 from airflow_guard.execution.classify import Classifier
 from airflow_guard.execution.doubt import DoubtSettler
@@ -25,12 +26,13 @@ from airflow_guard.execution.fresh import FreshDoubts
 from airflow_guard.execution.in_database import DatabaseEffect
 from airflow_guard.execution.lease import LeaseKeeper
 from airflow_guard.execution.listed import Listed
+from airflow_guard.execution.namesakes import Namesakes
 from airflow_guard.execution.observing import Observer
 from airflow_guard.execution.preflight import unguarded_reason
 from airflow_guard.execution.progress import Progress
 from airflow_guard.execution.reversal import FirstEffect
 from airflow_guard.execution.session import Listing, Session
-from airflow_guard.execution.shape import DriftCheck, key_shape
+from airflow_guard.execution.shape import DriftCheck
 from airflow_guard.execution.spec import CLAIM_CHUNK, Callee, GuardSpec
 from airflow_guard.execution.workers import STOPPED_BY_FAILURE, StopFlag, Workers
 from airflow_guard.execution.writer import GroupWriter, InlineWriter
@@ -139,7 +141,8 @@ class GuardedTask:
         try:
             drift = DriftCheck(
                 self._ledger, self._try.space, self._try.identity, self._try.key_shape,
-                dag_task_ids=self._dag_task_ids, retired_operations=self._spec.retired_operations,
+                document_key=self._spec.document_key, dag_task_ids=self._dag_task_ids,
+                retired_operations=self._spec.retired_operations,
                 ledger_name=self._spec.ledger,
             )  # fmt: skip
             listed = Listed(
@@ -207,8 +210,9 @@ class GuardedTask:
         if names != (task_try.space.key_namespace, task_try.space.operation):
             log.info("%s is kept in the ledger as %s", task_try.space.describe(None), " / ".join(names))
             space = replace(task_try.space, key_namespace=names[0], operation=names[1])
-            shape = key_shape(space, documents=not task_try.key_shape.endswith("/whole"))
-            self._try = replace(task_try, space=space, key_shape=shape)
+            shape = KeyShape.parse(task_try.key_shape)
+            text = shape.renamed(space).text if shape else task_try.key_shape
+            self._try = replace(task_try, space=space, key_shape=text)
         # Asked before the try is recorded: its own row would say that the operation is watched.
         unguarded = None
         if self._resumed is None:
@@ -277,9 +281,11 @@ class GuardedTask:
                 classifier.remember = listed.note
             observer = Observer(ledger, spec, space, self._callee, report)
             after = AfterFailOver(ledger, spec, task_try=self._try)
+            namesakes = Namesakes(ledger, self._try, self.task_run_id, spec.ledger)
             session = Session(
                 ledger=ledger, spec=spec, task_try=self._try, report=report, classifier=classifier, workers=workers,
-                drift=drift, observer=observer, keeper=keeper, stop=self._stop, task_run_id=self.task_run_id, after=after,
+                drift=drift, namesakes=namesakes,
+                observer=observer, keeper=keeper, stop=self._stop, task_run_id=self.task_run_id, after=after,
                 progress=progress, listed=listed,
             )  # fmt: skip
             try:

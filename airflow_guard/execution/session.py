@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from airflow_guard.execution.after_fail_over import AfterFailOver
     from airflow_guard.execution.lease import LeaseKeeper
     from airflow_guard.execution.listed import Listed
+    from airflow_guard.execution.namesakes import Namesakes
     from airflow_guard.execution.observing import Observer
     from airflow_guard.execution.progress import Progress
     from airflow_guard.execution.shape import DriftCheck
@@ -41,7 +42,7 @@ class Session:
 
     def __init__(
         self, *, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, classifier: Classifier,
-        workers: Workers, drift: DriftCheck, observer: Observer, keeper: LeaseKeeper, stop: StopFlag,
+        workers: Workers, drift: DriftCheck, namesakes: Namesakes, observer: Observer, keeper: LeaseKeeper, stop: StopFlag,
         task_run_id: int, after: AfterFailOver, progress: Progress, listed: Listed,
     ) -> None:  # fmt: skip
         self._ledger = ledger
@@ -53,6 +54,7 @@ class Session:
         self._classifier = classifier
         self._workers = workers
         self._drift = drift
+        self._namesakes = namesakes
         self._observer = observer
         self._keeper = keeper
         self._stop = stop
@@ -121,6 +123,7 @@ class Session:
         self._write_events()
 
     def _check_drift(self, documents: Sequence[Document]) -> None:
+        self._namesakes.look(documents)
         try:
             self._drift.check(documents)
         except KeyDrift as error:

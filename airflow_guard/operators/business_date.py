@@ -86,6 +86,18 @@ class _Undefined:
         return repr(self._template)
 
 
+def written_date(business_date: object) -> str:
+    """Return how a task dates its runs, in words that are the same in every process."""
+    if business_date is None:
+        return ""
+    if isinstance(business_date, BusinessDateRule) or (
+        isinstance(business_date, str) and "{{" in business_date
+    ):
+        return str(business_date)
+    name = getattr(business_date, "__qualname__", None) if is_function(business_date) else None
+    return f"{type(business_date).__name__} {name}" if name else type(business_date).__name__
+
+
 def is_function(value: object) -> bool:
     """Return whether a parameter is a function, and not the result of another task."""
     return callable(value) and not isinstance(value, XComArg)

@@ -238,6 +238,11 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
         return self.names_one_document or self.names_many_documents
 
     @property
+    def declared_date(self) -> object:
+        """``business_date`` as the DAG file has it: a template is not rendered."""
+        return self._declared["business_date"]
+
+    @property
     def declaration(self) -> Declaration:
         """What the DAG file declares about the task."""
         dag = self.get_dag()

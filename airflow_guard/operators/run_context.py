@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +81,7 @@ def identity_of(context: Mapping[str, Any], hostname: str) -> TaskIdentity:
         run_after_at=run.run_after,
         host=hostname,
         pid=os.getpid(),
+        producers=producers_of(context),
     )
 
 
@@ -98,6 +101,30 @@ def others_to_come(context: Mapping[str, Any]) -> bool:
         return False
     every, begun = count_of_instances(ti), count_of_instances(ti, STARTED)
     return every is not None and begun is not None and begun < every
+
+
+def producers_of(context: Mapping[str, Any]) -> str | None:
+    """Return a digest of the asset events that set a run off: who emitted which, and what they carried.
+
+    Events that a producer's run emits again, because it was cleared, have the same one. ``None``: there are none, or
+    one does not say which run emitted it (a person, or a watcher, did), so that it could be anything.
+    """
+    found = set()
+    for of_one_asset in (context.get("triggering_asset_events") or {}).values():
+        for event in of_one_asset:
+            if not event.source_run_id:
+                return None
+            found.add(
+                json.dumps(
+                    [
+                        event.asset.name, event.asset.uri, event.source_dag_id, event.source_run_id,
+                        event.source_task_id, event.source_map_index, getattr(event, "partition_key", None),
+                        event.extra or {},
+                    ],
+                    sort_keys=True,
+                )
+            )  # fmt: skip
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:32] if found else None
 
 
 def run_type_of(run: Any) -> str:

@@ -23,12 +23,14 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.keys import KeySpace, cycle_text
+from airflow_guard.core.partitions import cycle_of_run
+from airflow_guard.core.shapes import KeyShape
 from airflow_guard.execution.preflight import check_date
 from airflow_guard.execution.run import GuardedTask
-from airflow_guard.execution.shape import key_shape
 from airflow_guard.hooks.connections import asks_airflow
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, open_ledger
 from airflow_guard.hooks.metrics import count
+from airflow_guard.operators.business_date import written_date
 from airflow_guard.operators.calling import (
     GIVEN_TO_ALL,
     Function,
@@ -227,10 +229,15 @@ class GuardedTry:
             key_namespace=task.key_namespace or task.dag_id,
             operation=task.operation or task.task_id,
             business_date=business_date,
-            cycle=cycle_text(task.cycle),
+            cycle=self._cycle(business_date),
             once_per=self.spec.once_per,
             deployment=task.guard_settings.deployment,
         )
+
+    def _cycle(self, business_date: date) -> str:
+        if self.spec.once_per == "document":
+            return ""
+        return cycle_of_run(self._facts.partition_key, business_date, cycle_text(self._task.cycle))
 
     def _one_document(self) -> Any:
         task = self._task
@@ -248,11 +255,22 @@ class GuardedTry:
         return TaskTry(
             identity=self.identity,
             space=self.space,
-            key_shape=key_shape(self.space, documents=self._task.names_documents),
+            key_shape=self._shape().text,
             mode=self.spec.mode,
             date_source=self._date.source.value,
             date_detail=self._date.detail,
             map_length=map_length_of(self._context),
+        )
+
+    def _shape(self) -> KeyShape:
+        task, cycle = self._task, cycle_text(self._task.cycle)
+        return KeyShape.of(
+            self.space,
+            documents=task.names_documents,
+            document_key=self.spec.document_key,
+            call_per=self.spec.call_per,
+            business_date=written_date(task.declared_date),
+            partition=bool(self._facts.partition_key) and not cycle,
         )
 
     def _shared(self) -> dict[str, Any]:

@@ -30,6 +30,7 @@ _WORDS = {
     "rerun": "A person authorised that it is executed again",
     "rename": "The operation was renamed",
     "purge": "Purged",
+    "namesake": "Done under another key namespace as well",
 }
 _BY_PEOPLE = {"resolve_happened", "resolve_not_happened", "waive", "send_again", "drop", "follow_up_settled",
               "content_accepted", "adopt", "rerun",
@@ -45,7 +46,11 @@ def kind_of(entry: TimelineEntry) -> str:
     """Return how a moment is drawn: ``person``, ``bad``, ``held``, ``good`` or nothing special."""
     if entry.kind in _BY_PEOPLE:
         return "person"
-    if entry.kind in ("doubt", "follow_up_failed") or entry.to_state in ("in_doubt", "rejected", "failed"):
+    if entry.kind in ("doubt", "follow_up_failed", "namesake") or entry.to_state in (
+        "in_doubt",
+        "rejected",
+        "failed",
+    ):
         return "bad"
     if entry.kind in ("asked_again", "take_over"):
         return "held"

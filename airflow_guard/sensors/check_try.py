@@ -26,6 +26,7 @@ from airflow_guard.core.errors import (
     SideUnavailable,
 )
 from airflow_guard.core.keys import KeySpace, cycle_text
+from airflow_guard.core.partitions import cycle_of_run
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.hooks.sides import side_engines
 from airflow_guard.operators.run_context import identity_of, run_facts
@@ -334,6 +335,12 @@ class CheckTry:
     def _date(self) -> ResolvedDate:
         if isinstance(self._resolved, NoBusinessDate):
             raise AirflowSkipException(self._resolved.reason)
+        key, cycle = self._facts.partition_key, self._cycle
+        if cycle_of_run(key, self._resolved.date, cycle) != cycle:
+            raise ConfigurationError(
+                f"The partition {key!r} and others of {self._resolved.date} would close each other's breaks. Set "
+                'cycle="{{ partition_key }}".'
+            )
         return self._resolved
 
     def _check_date(self, store: Reconciliations) -> None:

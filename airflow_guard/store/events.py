@@ -31,7 +31,7 @@ class AuditEvent:
 
     :param kind: ``take_over``, ``doubt``, ``late_report``, ``conflict``, ``blocked``, ``resolve_happened``,
         ``resolve_not_happened``, ``waive``, ``send_again``, ``follow_up_settled``, ``content_accepted``,
-        ``new_content``, ``adopt``, ``rename``, ``would_block``.
+        ``new_content``, ``adopt``, ``rename``, ``would_block``, ``namesake``.
     :param actor: a user's name, ``verify``, or the task try that did it.
     :param reason: in words; mandatory where a person acts.
     """
@@ -109,3 +109,15 @@ def storable(value: str | None, limit: int = MAX_TEXT_CHARACTERS) -> str | None:
         return None
     # Cut once more: what replaces a character may be longer than it.
     return value[:limit].replace("\x00", "\\x00").encode("utf-8", "replace").decode()[:limit]
+
+
+def namesakes(connection: sa.Connection, tables: Tables, namespace: str, business_date: date) -> list[str]:
+    """Return what was said of keys of a date that another key namespace has done as well, the first of them first."""
+    e, x = tables.event, tables.execution
+    found = (
+        sa.select(e.c.reason)
+        .join(x, sa.and_(x.c.key_date == e.c.key_date, x.c.key_hash == e.c.key_hash))
+        .where(x.c.business_date == business_date, x.c.key_namespace == namespace, e.c.kind == "namesake")
+        .order_by(e.c.id)
+    )
+    return list(dict.fromkeys(row.reason for row in connection.execute(found)))

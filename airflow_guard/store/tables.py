@@ -113,13 +113,11 @@ class Tables:
         return self._table(
             "task_run",
             sa.Column("id", BigId, primary_key=True, autoincrement=True),
-            sa.Column("dag_id", sa.String(250), nullable=False),
-            sa.Column("task_id", sa.String(250), nullable=False),
-            sa.Column("run_id", sa.String(250), nullable=False),
-            sa.Column("map_index", sa.Integer, nullable=False),
-            sa.Column("try_number", sa.Integer, nullable=False),
+            *(sa.Column(name, sa.String(250), nullable=False) for name in ("dag_id", "task_id", "run_id")),
+            *(sa.Column(name, sa.Integer, nullable=False) for name in ("map_index", "try_number")),
             sa.Column("run_type", sa.String(50), nullable=False),
             sa.Column("run_after_at", Instant),
+            sa.Column("producers", Hash),
             sa.Column("deployment", sa.String(250), nullable=False),
             sa.Column("key_namespace", sa.String(250), nullable=False),
             sa.Column("operation", sa.String(250), nullable=False),
@@ -127,7 +125,8 @@ class Tables:
             sa.Column("date_source", sa.String(20), nullable=False),
             sa.Column("date_detail", sa.String(250), nullable=False),
             sa.Column("cycle", sa.String(100), nullable=False),
-            sa.Column("key_shape", sa.String(120), nullable=False),
+            sa.Column("key_date", sa.Date),
+            sa.Column("key_shape", sa.String(250), nullable=False),
             sa.Column("mode", sa.String(10), nullable=False),
             sa.Column("host", sa.String(250), nullable=False),
             sa.Column("pid", sa.Integer, nullable=False),
@@ -139,6 +138,7 @@ class Tables:
             sa.Index(self._name("task_run_run"), "run_id", "dag_id"),
             sa.Index(self._name("task_run_date"), "business_date", "dag_id"),
             sa.Index(self._name("task_run_operation"), "key_namespace", "operation"),
+            sa.Index(self._name("task_run_shape"), "dag_id", "key_date", "key_shape"),
         )
 
     def _lease(self) -> sa.Table:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from airflow_guard.core.guard import TaskIdentity
+from airflow_guard.core.keys import DATELESS
 from airflow_guard.core.states import State
 from airflow_guard.store.dialects import utc_after, utc_now
 from airflow_guard.store.events import told
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 class TaskTry:
     """What a task try records about itself when it opens.
 
-    :param key_shape: see :func:`airflow_guard.execution.shape.key_shape`.
+    :param key_shape: see :class:`airflow_guard.core.shapes.KeyShape`.
     :param date_source: where the business date came from, see ``core.dates.DateSource``.
     :param map_length: how many instances Airflow made of a mapped task; ``None``: not mapped, or not known.
     """
@@ -243,6 +244,67 @@ class TaskRuns:
         )
         return list(self._db.read(lambda connection: connection.execute(found).all()))
 
+    def dateless_shapes(self, dag_id: str, shape: str) -> list[Any]:
+        """Return the same of all tries of this DAG whose keys hold once per document, on whatever date: one of each
+        shape, in as many steps as there are shapes."""
+        run = self._run
+        columns = (
+            run.c.task_id,
+            run.c.key_namespace,
+            run.c.operation,
+            run.c.cycle,
+            run.c.key_shape,
+            run.c.mode,
+        )
+        after = (
+            sa.select(*columns)
+            .where(
+                run.c.dag_id == dag_id, run.c.key_date == DATELESS, run.c.key_shape > sa.bindparam("after")
+            )
+            .order_by(run.c.key_shape)
+            .limit(1)
+        )
+
+        def look(connection: sa.Connection) -> list[Any]:
+            found, last = [], ""
+            while (row := connection.execute(after, {"after": last}).first()) is not None:
+                found.append(row)
+                last = row.key_shape
+            return found
+
+        rows = self._db.read(look)
+        return [row for row in rows if row.key_shape != shape and row.mode == "enforce"]
+
+    def namesakes(self, space: KeySpace, identity: TaskIdentity) -> list[str]:
+        """Return the key namespaces of other DAGs that have the operation for this date, if this is its first run.
+
+        With keys that hold once per document: for any date.
+        """
+        run = self._run
+        mine = sa.and_(run.c.dag_id == identity.dag_id, run.c.run_id == identity.run_id)
+        before = sa.select(run.c.id).where(
+            run.c.key_namespace == space.key_namespace, run.c.operation == space.operation, sa.not_(mine)
+        )
+        same_date = run.c.business_date == space.business_date
+        if space.key_date == DATELESS:
+            same_date = run.c.key_date == DATELESS
+        others = (
+            sa.select(run.c.key_namespace)
+            .where(
+                same_date, run.c.operation == space.operation, run.c.key_namespace != space.key_namespace,
+                run.c.deployment == space.deployment, run.c.mode == "enforce",
+            )
+            .distinct()
+            .order_by(run.c.key_namespace)
+        )  # fmt: skip
+
+        def look(connection: sa.Connection) -> list[str]:
+            if connection.execute(before.limit(1)).first() is not None:
+                return []
+            return [row.key_namespace for row in connection.execute(others)]
+
+        return self._db.read(look)
+
     def _new_lease(self) -> Any:
         return sa.insert(self._lease).values(
             task_run_id=sa.bindparam("run"),
@@ -296,6 +358,7 @@ def identity_of(row: Any) -> TaskIdentity:
         host=row.host,
         pid=row.pid,
         started_at=aware(row.started_at),
+        producers=row.producers,
     )
 
 
@@ -309,6 +372,7 @@ def _row_of(task_try: TaskTry, dialect: str) -> dict[str, Any]:
         "try_number": identity.try_number,
         "run_type": identity.run_type,
         "run_after_at": as_stored(identity.run_after_at, dialect),
+        "producers": identity.producers,
         "deployment": space.deployment,
         "key_namespace": space.key_namespace,
         "operation": space.operation,
@@ -316,6 +380,7 @@ def _row_of(task_try: TaskTry, dialect: str) -> dict[str, Any]:
         "date_source": task_try.date_source,
         "date_detail": task_try.date_detail[:250],
         "cycle": space.cycle,
+        "key_date": space.key_date,
         "key_shape": task_try.key_shape,
         "mode": task_try.mode,
         "map_length": task_try.map_length,

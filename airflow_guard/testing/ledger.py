@@ -18,8 +18,8 @@ from airflow_guard.core.guard import LedgerRow, TaskIdentity
 from airflow_guard.core.report import Report
 from airflow_guard.core.reruns import DEFAULT_EXPIRY
 from airflow_guard.core.run_facts import parse_business_date
+from airflow_guard.core.shapes import KeyShape
 from airflow_guard.execution.run import GuardedTask
-from airflow_guard.execution.shape import key_shape
 from airflow_guard.store import reruns, resolution
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
@@ -229,13 +229,14 @@ class TestLedger:
         self._space = space = space_of(parameters, name, self._name)
         identity = self._identity(space.operation, parameters)
         named = parameters.get("documents") is not None or parameters.get("document") is not None
+        shape = KeyShape.of(space, documents=named, document_key=spec.document_key, call_per=spec.call_per)
         callee = callee_of(function, given)
         callee.check(spec)
         verify, on_rerun = None if spec.database else spec.external.verify, spec.side_effect.on_rerun
         task = GuardedTask(
             ledger,
             spec,
-            TaskTry(identity, space, key_shape(space, documents=named), spec.mode),
+            TaskTry(identity, space, shape.text, spec.mode),
             process.around(callee, spec) if process else callee,
             verify=callee_of(verify, given) if verify else None,
             on_rerun=callee_of(on_rerun, given) if on_rerun else None,

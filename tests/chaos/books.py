@@ -20,8 +20,8 @@ from airflow_guard.core.effects import Database
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.report import Outcome
+from airflow_guard.core.shapes import KeyShape
 from airflow_guard.execution.run import GuardedTask
-from airflow_guard.execution.shape import key_shape
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.store import resolution
 from airflow_guard.store.database import LedgerDatabase
@@ -124,15 +124,17 @@ class Books:
         run_after_at: datetime | None = None,
         resumed: int | None = None,
         dag_task_ids: Collection[str] = (),
+        dag_id: str | None = None,
+        key_namespace: str | None = None,
         documents: bool = True,
         **rules: Any,
     ) -> GuardedTask:
         """Return a task try; ``rules`` are those of the specification."""
         spec = GuardSpec(**rules)
         verify = None if spec.database else spec.external.verify
-        space = KeySpace(self.dag_id, operation, day, cycle, spec.once_per, deployment)
+        space = KeySpace(key_namespace or self.dag_id, operation, day, cycle, spec.once_per, deployment)
         identity = TaskIdentity(
-            self.dag_id,
+            dag_id or self.dag_id,
             task_id or operation,
             run_id,
             try_number=try_number,
@@ -142,10 +144,13 @@ class Books:
             pid=os.getpid(),
             started_at=datetime.now(UTC),
         )
+        shape = KeyShape.of(
+            space, documents=documents, document_key=spec.document_key, call_per=spec.call_per
+        )
         return GuardedTask(
             self.ledger,
             spec,
-            TaskTry(identity, space, key_shape(space, documents=documents), spec.mode),
+            TaskTry(identity, space, shape.text, spec.mode),
             Callee.of(function),
             verify=Callee.of(verify) if verify else None,
             on_rerun=Callee.of(spec.side_effect.on_rerun) if spec.side_effect.on_rerun else None,

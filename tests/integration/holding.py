@@ -8,9 +8,9 @@ from typing import Any
 
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.shapes import KeyShape
 from airflow_guard.execution import external
 from airflow_guard.execution.run import GuardedTask
-from airflow_guard.execution.shape import key_shape
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
@@ -28,7 +28,7 @@ def hold(url: str, dag_id: str, documents: list[str]) -> dict[str, Any]:
     space = KeySpace(dag_id, "act", date(2025, 3, 31))
     identity = TaskIdentity(dag_id, "act", "manual__elsewhere", host="elsewhere", pid=os.getpid())
     ledger = Ledger(LedgerDatabase(url))
-    task_try = TaskTry(identity, space, key_shape(space, documents=True))
+    task_try = TaskTry(identity, space, KeyShape.of(space, documents=True).text)
     task = GuardedTask(ledger, GuardSpec(), task_try, Callee.of(act))
     return task.run(lambda: documents).summary()
 

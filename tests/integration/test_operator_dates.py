@@ -9,8 +9,10 @@ import pytest
 
 from airflow_guard import (
     BusinessDateError,
+    ConfigurationError,
     DateChangedError,
     IdempotentOperator,
+    OtherRun,
     business_date_of,
     business_day,
     from_asset_extra,
@@ -273,3 +275,91 @@ def test_other_tasks_get_the_same_date(business: Business) -> None:
     run = start_run(dag, logical_at=JANUARY_10).go()
     assert run.result("report") == ["2025-01-10", "2025-01-09", "2025-01-10"]
     assert run.states()["skipped"] == "skipped"
+
+
+# -- D05: partitions -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def of_partition(business: Business) -> Any:
+    """Run the DAG for a partition, as the trigger form does: the logical date is now."""
+    try:
+        from airflow.sdk import PartitionedAtRuntime
+    except ImportError:
+        pytest.skip("runs have partitions from Airflow 3.2 on")
+
+    def run_of(key: str, **parameters: Any) -> AirflowRun:
+        dag = dag_of(business, schedule=PartitionedAtRuntime(), **parameters)
+        return start_run(dag, run_type="manual", logical_at=datetime.now(UTC), partition_key=key).go()
+
+    return run_of
+
+
+def test_d05_runs_of_partitions_have_their_own_date_and_key(business: Business, of_partition: Any) -> None:
+    keys = ["DE|2026-01-30", "FR|2026-01-30", "2026-01-30T05", "2026-01-30T06", "2026-01-30", "DE|2026-01-29"]
+    for key in keys:
+        assert of_partition(key).last("post").state == "success"
+    assert [row[2] for row in business.rows()] == ["2026-01-29", *["2026-01-30"] * 5]
+    assert of_partition("DE|2026-01-30").last("post").state == "success"  # asked for again: it replays
+    assert len(business.rows()) == len(keys)
+
+
+def test_d05_a_partition_without_a_date_fails_and_its_advice_works(
+    business: Business, of_partition: Any
+) -> None:
+    error = failure(of_partition("DE"))
+    assert isinstance(error, BusinessDateError)
+    assert 'business_date="{{ partition_key[-10:] }}"' in str(error)
+    assert "facts.partition_key[-10:]" in str(error)
+    assert_untouched(business)
+
+    key = "2025-12-31..2026-01-30"
+    assert isinstance(failure(of_partition(key)), BusinessDateError)
+    for advice in ("{{ partition_key[-10:] }}", lambda facts: facts.partition_key[-10:]):
+        of_partition(key, business_date=advice)
+    assert business.rows() == [("post", "A", "2026-01-30")]
+
+
+def test_d05_a_cycle_that_does_not_tell_partitions_apart_is_refused(
+    business: Business, of_partition: Any
+) -> None:
+    error = failure(of_partition("DE|2026-01-30", cycle="evening"))
+    assert isinstance(error, ConfigurationError)
+    assert 'cycle="{{ partition_key }}"' in str(error)
+    assert of_partition("DE|2026-01-30", cycle="{{ partition_key }}").last("post").state == "success"
+    assert of_partition("FR|2026-01-30", cycle="{{ partition_key }}").last("post").state == "success"
+    assert len(business.rows()) == 2
+
+
+# -- D06: asset events that are emitted again ----------------------------------------------------------------
+
+
+def test_d06_events_that_the_same_runs_emit_again_are_the_same_work(business: Business) -> None:
+    dag = dag_of(business, business_date=from_asset_extra())
+    day = {"business_date": "2025-03-31"}
+
+    def consumed(emitted_by: str | None, *extras: dict[str, Any]) -> AirflowRun:
+        run = start_run(
+            dag, run_type="asset_triggered", asset_extras=extras or (day, day), emitted_by=emitted_by
+        )
+        return run.go()
+
+    assert consumed("run_1").result("post") == "2025-03-31"
+    assert consumed("run_1").result("post") == "2025-03-31"
+    assert business.rows() == [("post", "A", "2025-03-31")]
+    # Other work, or the same: of another run, with another extra, of fewer assets, or of nobody knows whom.
+    for other in (("run_2",), ("run_1", day, {**day, "file": 2}), ("run_1", day), (None,)):
+        error = failure(consumed(*other))
+        assert isinstance(error, OtherRun), other
+        assert "business_date=from_asset_extra()" in str(error)
+    assert business.rows() == [("post", "A", "2025-03-31")]
+
+
+def test_d06_events_of_nobody_knows_whom_are_never_the_same_work(business: Business) -> None:
+    dag = dag_of(business, business_date=from_asset_extra())
+    runs = [
+        start_run(dag, run_type="asset_triggered", asset_extras=[{"business_date": "2025-03-31"}]).go()
+        for _ in "12"
+    ]
+    assert runs[0].last("post").state == "success"
+    assert isinstance(failure(runs[1]), OtherRun)

@@ -14,8 +14,8 @@ import sqlalchemy as sa
 from airflow_guard import ConfigurationError, LedgerNotConfigured, LedgerNotMigrated
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.shapes import KeyShape
 from airflow_guard.execution.run import GuardedTask
-from airflow_guard.execution.shape import key_shape
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks import connections
 from airflow_guard.hooks.executors import executors_of_task, refuse_file_elsewhere
@@ -52,7 +52,7 @@ def execute_twice(ledger: Ledger) -> list[dict[str, Any]]:
         calls.append(document)
 
     space = KeySpace("dag", "act", date(2025, 3, 31))
-    task_try = TaskTry(TaskIdentity("dag", "act", "run"), space, key_shape(space, documents=True))
+    task_try = TaskTry(TaskIdentity("dag", "act", "run"), space, KeyShape.of(space, documents=True).text)
     spec = GuardSpec(max_workers=2)
     summaries = [
         GuardedTask(ledger, spec, task_try, Callee.of(act)).run(lambda: ["A", "B"]).summary()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from datetime import UTC, date, datetime
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -171,6 +173,32 @@ def test_r07_a_renamed_task_fails_and_names_the_old_operation(business: Business
         failure(renamed.clear().go(with_ledger), "book")
     )
     assert business.rows() == A_AND_B
+
+
+def test_d04_another_document_key_is_drift_and_each_advice_works(
+    business: Business, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [{"no": f"N{n}", "msg": f"M{n}"} for n in range(3)]
+    run = start_run(dag_of(business, documents=listed, document_key="no"), logical_at=MARCH_31).go()
+    by_msg = dag_of(business, documents=listed, document_key="msg", ledger_conn_id=LEDGER)
+    told = failure(run.clear().go(by_msg))
+    assert isinstance(told, KeyDrift)
+    done = business.rows()
+    assert business.documents() == ["N0", "N1", "N2"]
+
+    assert "Put document_key='no' back" in str(told)
+    back = dag_of(business, documents=listed, document_key="no")
+    assert run.clear().go(back).result("post")["replayed"] == 3
+
+    # The new identity stays: what was done is recorded under it, by the command of the message.
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "done.csv").write_text(
+        "business_date,document\n" + "".join(f"2025-03-31,M{n}\n" for n in range(3))
+    )
+    [command] = re.findall(r"airflow-guard (adopt .*? --reason \"…\")", str(told))
+    assert main(shlex.split(command)) == 0
+    assert run.clear().go(by_msg).result("post")["replayed"] == 3
+    assert business.rows() == done
 
 
 def test_r07_a_renamed_task_with_a_fixed_operation_keeps_its_keys(business: Business) -> None:
