@@ -75,6 +75,8 @@ class Session:
                     break
             if not self._must_stop():
                 self._gathered()
+        except KeyDrift:
+            raise  # under these keys nothing is owed: the next try has others, and would miss them
         except BaseException:
             self._listed.abandon()
             raise

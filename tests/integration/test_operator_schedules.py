@@ -160,7 +160,7 @@ def test_d13_a_continuous_schedule_is_refused_unless_the_task_says_what_a_run_is
         (CronDataIntervalTimetable("0 4 1 * *", timezone="UTC"), month_end(), "otherwise='previous'"),
         (timedelta(days=1), month_end(), None),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "expression", None) or getattr(value, "_expression", None) or str(value),
 )
 def test_d13_a_schedule_that_leaves_a_date_to_no_run_is_refused(
     schedule: Any, rule: Any, refused: str | None

@@ -44,14 +44,14 @@ def ended(world: RealAirflow, dag_id: str, number: int) -> list[DagRun]:
         runs = client.runs(dag_id)
         return len(runs) == number and all(run.state in {"success", "failed"} for run in runs)
 
-    client.wait(there, f"{number} runs of {dag_id}", timeout_s=240)
+    client.wait(there, f"{number} runs of {dag_id}")
     return sorted(client.runs(dag_id), key=lambda run: run.run_id)
 
 
 def test_d06_an_event_that_a_cleared_producer_emits_again_is_the_same_work(world: RealAirflow) -> None:
     client, day = world.airflow.client, "2026-05-04"
     producer = client.trigger(PRODUCER, conf={"business_date": day})
-    assert client.wait_for_run(PRODUCER, producer, timeout_s=240).state == "success"
+    assert client.wait_for_run(PRODUCER, producer).state == "success"
     [first] = ended(world, CONSUMER, 1)
     assert (first.state, booked(world, day)) == ("success", [""])
 
@@ -64,7 +64,7 @@ def test_d06_an_event_that_a_cleared_producer_emits_again_is_the_same_work(world
 
     # Another run of the producer is other work, or the same: nobody can know.
     other = client.trigger(PRODUCER, conf={"business_date": day})
-    assert client.wait_for_run(PRODUCER, other, timeout_s=240).state == "success"
+    assert client.wait_for_run(PRODUCER, other).state == "success"
     runs = ended(world, CONSUMER, 3)
     assert sorted(run.state for run in runs) == ["failed", "success", "success"]
     [failed] = [run for run in runs if run.state == "failed"]
@@ -78,7 +78,7 @@ def of_partition(world: RealAirflow, key: str) -> str:
     """Trigger a run as the trigger form does: its logical date is now."""
     body = {"partition_key": key, "logical_date": datetime.now(UTC).isoformat(), "conf": {}}
     answer = world.airflow.client.request("POST", f"/api/v2/dags/{COUNTRIES}/dagRuns", json=body)
-    return world.airflow.client.wait_for_run(COUNTRIES, answer["dag_run_id"], timeout_s=240).state
+    return world.airflow.client.wait_for_run(COUNTRIES, answer["dag_run_id"]).state
 
 
 def test_d05_each_partition_has_its_own_date_and_key(world: RealAirflow) -> None:
