@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from airflow_guard.core.errors import KeyDrift
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.shapes import KeyShape
+from airflow_guard.store.events import namesakes
 from tests.chaos import fixtures
 from tests.chaos.books import DAY, counts
 
@@ -170,6 +171,11 @@ def test_d04_the_first_run_of_a_copied_dag_says_whose_documents_it_lists(
     assert books.receiver.documents() == ["A", "B", "B", "C"], (
         "it warns: two DAGs may have the same operation names"
     )
+
+    tables = books.database.tables
+    found = books.database.read(lambda connection: namesakes(connection, tables, copy, DAY))
+    assert found == [line], "what diagnose reads of the copy"
+    assert books.database.read(lambda connection: namesakes(connection, tables, original, DAY)) == []
 
     caplog.clear()
     books.run(books.pay, ["A"], run_id="manual__second", **copied)

@@ -112,3 +112,17 @@ def test_a_guarded_task_that_listed_nothing_is_not_said_to_be_unguarded() -> Non
     said = conclusion(diagnose(evidence), evidence)
     assert "listed no document" in said
     assert "not guarded" not in said
+
+
+def test_d04_documents_that_another_key_namespace_has_done_are_a_finding_with_the_ways_out():
+    said = "a / post has done documents that b / post lists in its first run (N1). If DAG 'b' is a copy, set key_namespace='a'."
+    evidence = Evidence(elsewhere=[said], keys=[Key("post", "N1", "done", 1)], guarded_tries=1)
+    found = [each for each in diagnose(evidence) if each.cause is Cause.NAMESAKE]
+    assert [(each.source, each.evidence, each.remedy) for each in found] == [
+        (
+            "ledger",
+            "a / post has done documents that b / post lists in its first run (N1).",
+            "If DAG 'b' is a copy, set key_namespace='a'.",
+        )
+    ]
+    assert "done twice" in conclusion(diagnose(evidence), evidence)
