@@ -299,7 +299,7 @@ def test_d05_runs_of_partitions_have_their_own_date_and_key(business: Business, 
     keys = ["DE|2026-01-30", "FR|2026-01-30", "2026-01-30T05", "2026-01-30T06", "2026-01-30", "DE|2026-01-29"]
     for key in keys:
         assert of_partition(key).last("post").state == "success"
-    assert [row[2] for row in business.rows()] == ["2026-01-29", *["2026-01-30"] * 5]
+    assert sorted(row[2] for row in business.rows()) == ["2026-01-29", *["2026-01-30"] * 5]
     assert of_partition("DE|2026-01-30").last("post").state == "success"  # asked for again: it replays
     assert len(business.rows()) == len(keys)
 
