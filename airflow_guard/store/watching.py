@@ -212,7 +212,8 @@ class Watch:
     def missing(self, expected: Sequence[ExpectedOperation], days: int) -> Iterator[AlertFacts]:
         """Yield business dates on which an operation must have completed, and never has.
 
-        It does not matter why: no run, a run without tasks, a task that failed, a DAG that is paused.
+        It does not matter why: no run, a run without tasks, a task that failed, a DAG that is paused. Of a date that was
+        purged nobody can say that it never completed.
         """
         now = self.now()
         for each in expected:
@@ -220,10 +221,24 @@ class Watch:
             if due and (unknown := self._unknown(each)):
                 yield unknown
                 continue
+            purged = self._purged_until(each) if due else None
+            due = [day for day in due if purged is None or day > purged]
             short = shortfalls(self._db, each, due) if due else {}
             for day in due:
                 if day in short:
                     yield self._never(each, day, short[day])
+
+    def _purged_until(self, each: ExpectedOperation) -> date | None:
+        tables, name = self._db.tables, (each.key_namespace, each.operation)
+        h = tables.horizon
+
+        def read(connection: sa.Connection) -> date | None:
+            now = aliases.follow(connection, tables, name)[-1]
+            until = sa.select(h.c.business_date).where(h.c.name_hash == aliases.name_hash(*now))
+            found: date | None = connection.execute(until).scalar()
+            return found
+
+        return self._db.read(read)
 
     def _unknown(self, each: ExpectedOperation) -> AlertFacts | None:
         """Return what to say once, and not for each date, of an operation that the ledger has never seen."""

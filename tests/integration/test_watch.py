@@ -22,6 +22,7 @@ from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.store.dialects import utc_after
 from airflow_guard.store.ledger import Ledger
+from airflow_guard.store.purge import Purge
 from airflow_guard.store.task_runs import TaskTry
 from airflow_guard.store.watching import Watch
 from tests.airflow_runs import AirflowRun, start_run
@@ -129,6 +130,12 @@ def test_every_statement_of_the_watch_runs_on_every_database(business: Business)
     Ledger(business.ledger).runs.close(task_run, "success", {"documents": 1, "executed": 1})
     assert list(watch.expired_leases(60)) == []
     assert date(2026, 1, 30) not in [facts.business_date for facts in watch.missing([daily], days)]
+    list(
+        Purge(
+            Ledger(business.ledger), date(2026, 1, 30), "ada", "the law", key_namespace=business.dag_id
+        ).run()
+    )
+    assert next(watch.missing([daily], days)).business_date == date(2026, 1, 31), "purged is not never"
     assert [
         *watch.doubts(),
         *watch.aged_breaks(timedelta(0)),
