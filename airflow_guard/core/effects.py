@@ -144,6 +144,15 @@ class External:
         object.__setattr__(self, "safe_errors", errors)
 
     @property
+    def next_try(self) -> str | None:
+        """What another try does by itself about a doubt, in words; ``None``: nothing, or a person is asked first."""
+        if self.in_doubt == "ask":
+            return None
+        if self.verify is not None:
+            return "asks verify"
+        return "repeats it with the same idempotency key" if self.in_doubt == "retry" else None
+
+    @property
     def settle_s(self) -> float | None:
         """``settle_after`` in seconds, ``None`` without ``verify``."""
         return None if self.settle_after is None else seconds(self.settle_after)

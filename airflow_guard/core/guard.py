@@ -46,6 +46,7 @@ class TaskIdentity:
     :param run_after_at: when the run was due, aware; ``None`` if unknown.
     :param producers: digest of the asset events that set the run off, see ``operators.run_context``; ``None`` if
         none did, or if it is not known who emitted them.
+    :param more_tries: whether Airflow will try the task again if this try fails.
     """
 
     dag_id: str
@@ -59,6 +60,7 @@ class TaskIdentity:
     pid: int = 0
     started_at: datetime | None = None
     producers: str | None = None
+    more_tries: bool = False
 
     @property
     def task(self) -> tuple[str, str, str, int]:

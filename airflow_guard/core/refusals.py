@@ -19,6 +19,7 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.fingerprints import fields_of
 from airflow_guard.core.guard import Judgement, LedgerRow, Verdict
+from airflow_guard.core.results import UNSTORED
 from airflow_guard.core.states import Phase, State
 
 if TYPE_CHECKING:
@@ -89,11 +90,17 @@ def _other_deployment(key: str, row: LedgerRow) -> OtherDeployment:
 
 
 def _follow_up(key: str, row: LedgerRow, fields: Sequence[str] | None, ledger: str | None) -> FollowUpFailed:
+    command = resolve_command(row.key_hash, decision="followed_up", ledger=ledger)
+    if row.error is not None and row.error.startswith(UNSTORED):
+        return FollowUpFailed(
+            f"{key}: the effect is done ({row.done_by}), {row.error}{changed_since(row, fields)} It is not executed "
+            f"again. Settle it, and the task returns None for it: {command}"
+        )
     why = f" ({row.error})" if row.error else ""
     why += changed_since(row, fields)
     return FollowUpFailed(
         f"{key}: the effect is done ({row.done_by}), what follows it in the callable is not{why}. It is not executed "
-        f"again. Finish the follow-up by hand, then: {resolve_command(row.key_hash, decision='followed_up', ledger=ledger)}"
+        f"again. Finish the follow-up by hand, then: {command}"
     )
 
 

@@ -81,13 +81,14 @@ class Report:
 
     ``stopped``: the task stopped before the end of its listing. ``problem``: an effect is done, but its result could
     not be stored. ``doubts``: what a person can be asked about; ``doubt_count`` counts also those that it does not
-    hold. ``note``: what else the person who reads of the failure must know. ``earlier``: how many of the
-    executed ones an earlier pass of this try had executed, before it waited. ``settled``: the words of the people who
-    have settled what is replayed, by document. ``waive_command``: gives the command line that waives a rejected document.
-    ``own_replays``: how many of the replayed ones an earlier try of the same task and run had done. ``expected`` and
-    ``listed_total``: what the listing was compared with, and what its amounts came to. ``listed``: how many documents a
-    listing had that was refused as a whole. ``remark``: what is wrong with a listing that is worked through all the same.
-    ``forgotten``: what earlier tries have left. ``empty_allowed``: whether a listing may bring nothing.
+    hold. ``settling``: documents in doubt that ``verify`` settles in ``settles_in_s`` seconds. ``note``: what else
+    the person who reads of the failure must know. ``earlier``: how many of the executed ones an earlier pass of this
+    try had executed, before it waited. ``settled``: the words of the people who have settled what is replayed, by
+    document. ``waive_command``: gives the command line that waives a rejected document. ``own_replays``: how many of
+    the replayed ones an earlier try of the same task and run had done. ``expected`` and ``listed_total``: what the
+    listing was compared with, and what its amounts came to. ``listed``: how many documents a listing had that was
+    refused as a whole. ``remark``: what is wrong with a listing that is worked through all the same. ``forgotten``:
+    what earlier tries have left. ``empty_allowed``: whether a listing may bring nothing.
     """
 
     def __init__(self, *, single: bool = False) -> None:
@@ -102,6 +103,8 @@ class Report:
         self.problem: BaseException | None = None
         self.doubts: list[Doubt] = []
         self.doubt_count = 0
+        self.settling = 0
+        self.settles_in_s = 0.0
         self.earlier = 0
         self.note = ""
         self.settled: dict[str, str] = {}
@@ -167,15 +170,21 @@ class Report:
         """Keep the result of a single document (after its JSON round trip)."""
         self.has_result, self.result = True, value
 
-    def only_waits(self) -> bool:
-        """Return whether nothing but other attempts keeps the task from success."""
-        others = (outcome for outcome in _FAILURES if outcome is not Outcome.WAITING)
-        return bool(
-            self.counts[Outcome.WAITING]
-            and not any(self.counts[outcome] for outcome in others)
-            and self.stopped is None
-            and self.problem is None
-        )
+    def add_settling(self, documents: int, left_s: float) -> None:
+        """Note doubts that asking again decides once some time is over; :meth:`add_error` counts them.
+
+        :param left_s: how many seconds.
+        """
+        self.settling += documents
+        self.settles_in_s = max(self.settles_in_s, left_s)
+
+    def only_waits(self, *, for_others: bool = True) -> bool:
+        """Return whether nothing but time keeps the task from success: other attempts, and doubts that it settles.
+
+        :param for_others: whether the task waits for other attempts.
+        """
+        waits = self.settling + (self.counts[Outcome.WAITING] if for_others else 0)
+        return bool(waits and waits == self.failures and self.stopped is None and self.problem is None)
 
     @property
     def causes(self) -> list[BaseException]:

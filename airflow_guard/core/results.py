@@ -13,6 +13,10 @@ MAX_RESULT_BYTES = 32_768
 _ENCODER = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
 
 
+UNSTORED = "its result cannot be stored"
+"""How the note of an effect begins that is done, and whose result is not in the ledger."""
+
+
 def encode_result(value: Any, max_bytes: int = MAX_RESULT_BYTES) -> str:
     """Return the text that is stored for a result.
 

@@ -266,6 +266,8 @@ class Classifier:
             self._ledger.expire(self._space.key_date, rows, self._asking.identity.describe())
             if self._spec.asks:
                 self._report.add_doubt(Doubt(self._settler.as_sent(documents, rows), rows[0], settled.verify))
+            if settled.left_s is not None:
+                self._report.add_settling(len(members), settled.left_s)
             for document, row in members:
                 self.block(document, row, settled.error, Outcome.IN_DOUBT)
         elif settled.verdict == "happened":

@@ -11,6 +11,7 @@ from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, LedgerBusy, ResolutionError
 from airflow_guard.core.guard import changed_content
+from airflow_guard.core.redaction import described
 from airflow_guard.core.refusals import changed_since
 from airflow_guard.execution.units import asked_by
 from airflow_guard.store import resolution
@@ -36,11 +37,34 @@ class Settled:
     """How a doubt ended: ``happened``, ``not_happened`` (claim it), ``changed`` (read again), or ``error``.
 
     :param verify: with ``error``: what ``verify`` said, in words.
+    :param left_s: with ``error``: in how many seconds asking again decides more, ``None`` if time alone does not help.
     """
 
     verdict: str
     error: InDoubt | None = None
     verify: str = ""
+    left_s: float | None = None
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """What ``verify`` said.
+
+    :param value: ``None``: it could not tell, or it gave no answer.
+    :param said: the same in words, after "verify".
+    :param again: whether asking once more may give another answer.
+    :param raised: whether it raised an exception.
+    :param new: which content is new since it was sent, in words; empty if none is.
+    """
+
+    value: bool | None
+    said: str
+    again: bool = True
+    raised: bool = False
+    new: str = ""
+
+
+_NOBODY = _Answer(None, "there is none, so nobody has asked the receiver", again=False)
 
 
 class DoubtSettler:
@@ -48,11 +72,12 @@ class DoubtSettler:
 
     :param verify: the callee for ``External.verify``, ``None`` if there is none.
     :param new_ownership: makes the ownership of a claim.
+    :param more_tries: whether Airflow will try the task again.
     """
 
     def __init__(
         self, ledger: Ledger, spec: GuardSpec, space: KeySpace, verify: Callee | None,
-        new_ownership: Callable[[], Ownership],
+        new_ownership: Callable[[], Ownership], *, more_tries: bool = False,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._new_ownership = new_ownership
@@ -61,7 +86,8 @@ class DoubtSettler:
         self._document_key = spec.document_key
         self._space = space
         self._verify = verify
-        self._said = "there is none, so nobody has asked the receiver"
+        self._asks = spec.asks
+        self._more_tries = more_tries
         self._ledger_option = spec.ledger
 
     def settle(self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> Settled:
@@ -72,25 +98,41 @@ class DoubtSettler:
         """
         row, new = rows[0], self._news(documents, rows)
         answer = self._ask(self.as_sent(documents, rows), rows)
-        age_s = min(each.last_sign_age_s for each in rows)
-        settle_s = self._effect.settle_s
-        if answer is True:
+        if answer.value is True:
             return self._resolve(
                 key_date, row, "happened", "verify", "verify answered that the effect happened"
             )
-        if answer is False and settle_s is not None:
-            if age_s >= settle_s:
-                reason = f"verify answered that it did not happen, {age_s:.0f} s after the last sign of life"
-                # Since the row was read, the attempt may have come back.
-                return self._resolve(key_date, row, "did_not_happen", "verify", reason, quiet_s=settle_s)
-            left_s = settle_s - age_s
-            said = f"found no trace of it, which counts only in {left_s:.0f} s (settle_after)"
-            return Settled("error", self._unsettled(documents[0], row, left_s, new), said)
-        if not new and self._remembered(rows):
+        age_s = min(each.last_sign_age_s for each in rows)
+        settle_s = self._effect.settle_s or 0.0
+        if answer.value is False and age_s >= settle_s:
+            reason = f"verify answered that it did not happen, {age_s:.0f} s after the last sign of life"
+            # Since the row was read, the attempt may have come back.
+            return self._resolve(key_date, row, "did_not_happen", "verify", reason, quiet_s=settle_s)
+        if answer.value is None and not new and self._remembered(rows):
             reason = f"repeated with the same idempotency key within receiver_remembers={self._effect.receiver_remembers}"
             return self._resolve(key_date, row, "did_not_happen", _MEMORY, reason)
-        error = self._held(documents[0], row, new, answered=self._verify is not None)
-        return Settled("error", error, self._said)
+        return self._open(documents[0], row, replace(answer, new=new), max(settle_s - age_s, 0.0))
+
+    def _open(self, document: Document, row: LedgerRow, answer: _Answer, left_s: float) -> Settled:
+        """Return what stays in doubt, and whether another try, or time, can settle it."""
+        if answer.value is False:
+            said = f"found no trace of it, which counts only in {left_s:.0f} s (settle_after)"
+            # The last try of a task that asks does not wait: a person may know more, and sooner.
+            return Settled(
+                "error",
+                self._unsettled(document, row, said, answer.new),
+                said,
+                None if self._asks else left_s,
+            )
+        if not answer.again or (self._asks and not answer.raised):
+            return Settled("error", self._held(document, row, answer), answer.said)
+        if left_s > 0 and not answer.raised:
+            return Settled(
+                "error", self._unsettled(document, row, answer.said, answer.new), answer.said, left_s
+            )
+        if answer.raised or self._more_tries:
+            return Settled("error", self._unsettled(document, row, answer.said, answer.new), answer.said)
+        return Settled("error", self._held(document, row, answer), answer.said)
 
     def lapsed(
         self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]
@@ -121,7 +163,7 @@ class DoubtSettler:
         why += "it was of other content" if new else "the receiver does not recognise a repetition any more"
         self._ledger.begin(own, hashes, rows[0].batch_id)
         self._ledger.doubt(own, hashes, why)
-        return self._held(documents[0], replace(rows[0], error=why), new, answered=False)
+        return self._held(documents[0], replace(rows[0], error=why), replace(_NOBODY, new=new))
 
     def as_sent(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> list[Document]:
         """Return documents with what is known of the content that was sent: without the fields that are new since."""
@@ -154,9 +196,9 @@ class DoubtSettler:
         ]
         return bool(settled) and settled[-1] == _MEMORY
 
-    def _ask(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> bool | None:
+    def _ask(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> _Answer:
         if self._verify is None:
-            return None
+            return _NOBODY
         row, document = rows[0], documents[0]
         values: dict[str, Any] = {
             "business_date": self._space.business_date,
@@ -172,14 +214,14 @@ class DoubtSettler:
         try:
             answer = self._verify.call(values)
         except Exception as error:
-            self._said = f"failed with {type(error).__name__}: {error}"
-            log.exception("verify failed for %s; that is no answer, the key stays in doubt", document.name)
-            return None
-        self._said = "could not tell"
-        if answer is None or isinstance(answer, bool):
-            return answer
-        log.error("verify must answer True, False or None, not %r; the key stays in doubt", answer)
-        return None
+            log.exception("verify raised for %s; that is no answer, the key stays in doubt", document.name)
+            return _Answer(None, f"raised {described(error)}", raised=True)
+        if answer is None:
+            return _Answer(None, "could not tell")
+        if isinstance(answer, bool):
+            return _Answer(answer, "answered")
+        log.error("verify must answer True, False or None, not %.80r; the key stays in doubt", answer)
+        return _Answer(None, f"answered with {type(answer).__name__}, not True, False or None", again=False)
 
     def _remembered(self, rows: Sequence[LedgerRow]) -> bool:
         """Return whether a repetition would meet a receiver that recognises it."""
@@ -203,23 +245,27 @@ class DoubtSettler:
             return Settled("changed")
         return Settled("happened" if decision == "happened" else "not_happened")
 
-    def _unsettled(self, document: Document, row: LedgerRow, left_s: float, new: str) -> InDoubtUnsettled:
+    def _unsettled(self, document: Document, row: LedgerRow, said: str, new: str) -> InDoubtUnsettled:
         return InDoubtUnsettled(
-            f"{self._space.describe(document.name)} is in doubt, and verify found no trace of it. That counts only in "
-            f"{left_s:.0f} s (settle_after): the call may still be on its way. Attempt {row.attempt} was {row.done_by}. "
-            f"The next try asks again.{new}"
+            f"{self._named(document, row)} is in doubt since attempt {row.attempt} ({row.done_by}), and verify {said}.{new} "
+            f"Another try asks again. To settle it before that: {self._command(row)} (or --did-not-happen)"
         )
 
-    def _held(self, document: Document, row: LedgerRow, new: str, *, answered: bool) -> InDoubt:
-        said = " verify could not tell." if answered else ""
-        name = f"batch {row.batch_id} (with {document.name})" if row.batch_id is not None else document.name
+    def _held(self, document: Document, row: LedgerRow, answer: _Answer) -> InDoubt:
+        said = "" if answer.said == _NOBODY.said else f" verify {answer.said}."
         why = f" ({row.error})" if row.error else ""
         return InDoubt(
-            f"{self._space.describe(name)} is in doubt since attempt {row.attempt} ({row.done_by}){why}: its "
-            f"effect may or may not have happened, and is not repeated.{said}{new} Ask the receiver about "
-            f"{asked_by(row.idempotency_key, row.batch_id)}, then: "
-            f"{resolve_command(row.key_hash, ledger=self._ledger_option)} (or --did-not-happen)"
+            f"{self._named(document, row)} is in doubt since attempt {row.attempt} ({row.done_by}){why}: its "
+            f"effect may or may not have happened, and is not repeated.{said}{answer.new} Ask the receiver about "
+            f"{asked_by(row.idempotency_key, row.batch_id)}, then: {self._command(row)} (or --did-not-happen)"
         )
+
+    def _named(self, document: Document, row: LedgerRow) -> str:
+        name = f"batch {row.batch_id} (with {document.name})" if row.batch_id is not None else document.name
+        return self._space.describe(name)
+
+    def _command(self, row: LedgerRow) -> str:
+        return resolve_command(row.key_hash, ledger=self._ledger_option)
 
 
 def _changes(documents: Sequence[Document], rows: Sequence[LedgerRow]) -> list[list[str] | None]:

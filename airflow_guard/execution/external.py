@@ -11,6 +11,7 @@ from airflow_guard.core.errors import (
     ConfigurationError,
     FollowUpFailed,
     InDoubt,
+    InDoubtUnsettled,
     LedgerError,
     NotExecuted,
     OwnershipLost,
@@ -19,7 +20,7 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.redaction import described
 from airflow_guard.core.report import Outcome
-from airflow_guard.core.results import encode_result
+from airflow_guard.core.results import UNSTORED, encode_result
 from airflow_guard.core.states import FollowUp
 from airflow_guard.execution.reversal import in_doubt_note
 from airflow_guard.execution.units import Unit, UnitResult
@@ -126,22 +127,29 @@ class ExternalEffect:
             )
 
     def _done(self, unit: Unit, value: Any) -> UnitResult:
-        text, problem = self._encode(value)
-        why = str(problem) if problem else None
+        text, why = self._encode(value)
+        problem, follow_up = None, FollowUp.NONE
+        if why is not None:
+            problem, follow_up = unstored(unit, why), FollowUp.FAILED
         if unit.batch_id is None:
-            pending = self._writer.complete(unit.own, unit.hashes[0], text, why=why)
+            pending = self._writer.complete(unit.own, unit.hashes[0], text, follow_up=follow_up, why=why)
             return UnitResult(unit, Outcome.EXECUTED, problem, text, pending)
         return self._recorded(
             unit,
-            lambda: not self._ledger.complete(unit.own, unit.hashes, text, why=why, patience_s=PATIENCE_S),
+            lambda: (
+                not self._ledger.complete(
+                    unit.own, unit.hashes, text, follow_up=follow_up, why=why, patience_s=PATIENCE_S
+                )
+            ),
             UnitResult(unit, Outcome.EXECUTED, problem, text),
         )
 
-    def _encode(self, value: Any) -> tuple[str | None, ResultError | None]:
+    def _encode(self, value: Any) -> tuple[str | None, str | None]:
+        """Return what is stored of a result, and why it cannot be, as the note of its key."""
         try:
             return encode_result(value, self._spec.result_max_bytes), None
         except ResultError as error:
-            return None, error
+            return None, f"{UNSTORED}: {error}"
 
     def _recorded(
         self,
@@ -258,11 +266,11 @@ class ExternalEffect:
             raise not_ours(unit, self._ledger)
 
     def _follow_up_done(self, unit: Unit, value: Any) -> UnitResult:
-        text, problem = self._encode(value)
-        why = str(problem) if problem else None
+        text, why = self._encode(value)
+        problem = unstored(unit, why) if why is not None else None
         try:
             self._ledger.end_follow_up(
-                unit.own, unit.hashes, outcome=text, failed=False, why=why, patience_s=PATIENCE_S
+                unit.own, unit.hashes, outcome=text, failed=why is not None, why=why, patience_s=PATIENCE_S
             )
         except Exception as error:
             unwritten = isinstance(error, LedgerError)
@@ -296,14 +304,30 @@ _NEVER_ENTERED = (
 
 def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
     """Return the error for a unit whose effect may or may not have happened."""
-    failure = InDoubt(
-        f"{unit.space.describe(unit.name)} is in doubt: {described(error)}. The effect may or may not "
-        f"have happened, and is not repeated. Ask the receiver about {unit.receiver_key}, then: "
-        f"{resolve_command(unit.hashes[0], ledger=unit.ledger)} (or --did-not-happen)"
-        + "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    ask = f"sk the receiver about {unit.receiver_key}, then: {resolve_command(unit.hashes[0], ledger=unit.ledger)}"
+    what = f"{unit.space.describe(unit.name)} is in doubt: {described(error)}. The effect may or may not have happened"
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    failure = (
+        InDoubt(f"{what}, and is not repeated. A{ask} (or --did-not-happen){notes}")
+        if unit.next_try is None
+        else InDoubtUnsettled(
+            f"{what}. The next try {unit.next_try}. To settle it before that, a{ask} (or --did-not-happen){notes}"
+        )
     )
     failure.__cause__ = error
     return failure
+
+
+def unstored(unit: Unit, why: str) -> ResultError:
+    """Return the error for an effect that is done, and whose result nobody can have.
+
+    :param why: as the ledger notes it.
+    """
+    return ResultError(
+        f"{unit.space.describe(unit.name)}: the effect is done, {why} It is not executed again, also not after a clear: "
+        f"the task fails until a person settles it: "
+        f"{resolve_command(unit.hashes[0], decision='followed_up', ledger=unit.ledger)}. Then the task returns None for it."
+    )
 
 
 def not_ours(unit: Unit, ledger: Ledger) -> OwnershipLost:
@@ -333,9 +357,14 @@ def _lost(unit: Unit, ledger: Ledger, here: str, then: str) -> OwnershipLost:
 
 def unrecorded(unit: Unit, problem: Exception) -> InDoubt:
     """Return the error for an ending that could not be written."""
-    failure = InDoubt(
+    text = (
         f"{unit.space.describe(unit.name)}: how it ended could not be written to the ledger ({problem}). The row shows "
         "it as in doubt once its lease is over."
+    )
+    failure = (
+        InDoubt(text)
+        if unit.next_try is None
+        else InDoubtUnsettled(f"{text} Then the next try {unit.next_try}.")
     )
     failure.__cause__ = problem
     return failure

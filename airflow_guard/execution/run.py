@@ -199,7 +199,7 @@ class GuardedTask:
         return expected_now(self._spec.expected, lambda function: Callee.of(function).call(given))
 
     def _outcome(self, report: Report) -> str:
-        if self._spec.on_concurrent == "wait" and report.only_waits():
+        if report.only_waits(for_others=self._spec.on_concurrent == "wait"):
             return "waiting"
         return "failed" if report.failure("", self._spec.max_rejected) else "success"
 
@@ -261,8 +261,9 @@ class GuardedTask:
             threads = 1 if spec.database and ledger.database.dialect == "sqlite" else spec.max_workers
             actor, task_run_id = self._try.identity.describe(), self.task_run_id
             settler = DoubtSettler(
-                ledger, spec, space, self._verify, lambda: Ownership.new(space.key_date, task_run_id, actor)
-            )
+                ledger, spec, space, self._verify, lambda: Ownership.new(space.key_date, task_run_id, actor),
+                more_tries=self._try.identity.more_tries,
+            )  # fmt: skip
             fresh, progress = FreshDoubts(ledger, space, report, settler), Progress()
             workers = Workers(
                 ledger, effect, writer, report, self._stop, threads, stop_on_failure=spec.stop_on_failure,

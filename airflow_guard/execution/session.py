@@ -50,6 +50,7 @@ class Session:
         self._after = after
         self._space = task_try.space
         self._actor = task_try.identity.describe()
+        self._next_try = spec.next_try if task_try.identity.more_tries else None
         self._report = report
         self._classifier = classifier
         self._workers = workers
@@ -240,7 +241,9 @@ class Session:
         mine = (
             {key.key_hash: reruns[key.key_hash] for key in claims if key.key_hash in reruns} if reruns else {}
         )
-        return Unit(documents, claims, own, self._space, batch_id, self._spec.ledger, mine)
+        return Unit(
+            documents, claims, own, self._space, batch_id, self._spec.ledger, mine, next_try=self._next_try
+        )
 
     def _reruns(self, own: Ownership, won: dict[str, Claimed]) -> Mapping[str, Rerun]:
         """Return what people have authorised of these claims; asked for later generations only."""

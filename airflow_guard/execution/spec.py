@@ -109,6 +109,12 @@ class GuardSpec:
         return isinstance(effect, External) and effect.in_doubt == "ask" and self.mode == "enforce"
 
     @property
+    def next_try(self) -> str | None:
+        """What another try does by itself about an effect in doubt, in words; ``None``: nothing."""
+        effect = self.side_effect
+        return effect.next_try if isinstance(effect, External) and self.mode == "enforce" else None
+
+    @property
     def external(self) -> External:
         """The external effect.
 

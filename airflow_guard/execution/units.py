@@ -24,6 +24,7 @@ class Unit:
 
     :param batch_id: ``None`` with ``call_per="document"``.
     :param ledger: the connection that commands in messages must name, ``None`` for the configured one.
+    :param next_try: what the next try does by itself if the effect ends in doubt, ``None`` if it waits for a person.
     :param reruns: what people have authorised, by key hash, for a unit of a later generation.
     """
 
@@ -34,6 +35,7 @@ class Unit:
     batch_id: str | None = None
     ledger: str | None = None
     reruns: Mapping[str, Rerun] = field(default_factory=dict)
+    next_try: str | None = None
 
     @property
     def generation(self) -> int:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 from airflow_guard.core.errors import LedgerError
 from airflow_guard.core.report import Outcome, Report
 from airflow_guard.core.results import decode_result
-from airflow_guard.execution.external import not_ours, unrecorded
+from airflow_guard.execution.external import in_doubt, not_ours, unrecorded
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.writer import PATIENCE_S, Writer
 
@@ -212,7 +212,7 @@ class _Threads:
             except (
                 BaseException
             ) as error:  # an effect reports its errors; what it does not know about is a doubt
-                result = UnitResult(unit, Outcome.IN_DOUBT, error)
+                result = UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error))
             if result.fatal is not None:
                 self._stop.set(type(result.fatal).__name__)
             elif result.unwritten:

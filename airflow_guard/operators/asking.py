@@ -40,13 +40,11 @@ class AskedDoubts(TypedDict):
     keys: list[list[str]]
 
 
-def may_ask(attempt: GuardedTry, report: Report, context: Context) -> bool:
+def may_ask(attempt: GuardedTry, report: Report) -> bool:
     """Return whether a person has to be asked: nothing else that this task could still do by itself is left."""
     if not (attempt.spec.asks and report.doubt_count) or report.problem is not None or attempt.is_stopped():
         return False
-    ti = context["ti"]
-    tries_left = ti.try_number <= (ti.max_tries or 0)
-    if report.retryable and tries_left:
+    if report.retryable and attempt.identity.more_tries:
         log.info("%s effects are in doubt. A person is asked once no retry can help.", report.doubt_count)
         return False
     if report.doubt_count > MAX_ASKED:

@@ -312,7 +312,7 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
                 if answer is not None:
                     DoubtDesk(attempt, context, resumed.task_run_id or 0).settle(*answer)
                 report = self._work(attempt, resumed)
-                if not resumed.answered and may_ask(attempt, report, context):
+                if not resumed.answered and may_ask(attempt, report):
                     DoubtDesk(attempt, context, attempt.task_run_id or 0).ask(report)
                 return self._outcome(attempt, report)
         except GuardError as error:
@@ -320,20 +320,27 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
 
     def _work(self, attempt: GuardedTry, resumed: _Resumed) -> Report:
         report = attempt.run(resumed.task_run_id)
-        if attempt.spec.on_concurrent != "wait" or not report.only_waits():
-            return report
+        others = attempt.spec.on_concurrent == "wait"
         wait = Wait.of(self.wait_timeout, self.poll_interval, resumed.deadline_at)
-        while report.only_waits() and wait.left:
+        while report.only_waits(for_others=others):
+            wait = wait.until_settled(report.settles_in_s)
+            if not wait.left:
+                break
+            if report.settling:
+                self.log.info("Waiting %.0f s, until verify can settle what is in doubt.", wait.settles_in_s)
             if self.deferrable and wait.is_long and attempt.may_be_deferred():
                 self._defer(attempt, report, wait, answered=resumed.answered)
             if not wait.here(attempt.ledger, attempt.space.key_date, report, attempt.is_stopped):
                 break
             report = attempt.run(attempt.task_run_id)
-        if report.only_waits():
-            over = wait_over(report, attempt.what, self.wait_timeout, stopped=attempt.is_stopped())
-            attempt.close(report, "failed", over)
-            raise over
-        return report
+        if not report.only_waits(for_others=others):
+            return report
+        if not report.waiting:
+            attempt.close(report, "failed", str(report.failure(attempt.what)))
+            return report
+        over = wait_over(report, attempt.what, self.wait_timeout, stopped=attempt.is_stopped())
+        attempt.close(report, "failed", over)
+        raise over
 
     def _defer(self, attempt: GuardedTry, report: Report, wait: Wait, *, answered: bool) -> NoReturn:
         trigger = wait.trigger(attempt.conn_id, attempt.space.key_date, report, attempt.task_run_id or 0)

@@ -82,6 +82,7 @@ def identity_of(context: Mapping[str, Any], hostname: str) -> TaskIdentity:
         host=hostname,
         pid=os.getpid(),
         producers=producers_of(context),
+        more_tries=ti.try_number <= (ti.max_tries or 0),
     )
 
 

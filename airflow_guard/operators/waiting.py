@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_MARGIN_S = 0.05
+"""So much longer than asked a pause lasts: the clock that it is compared with is the database's."""
+_BACK = timedelta(seconds=30)
+"""So long a task may need to come back from a wait for its doubts."""
 _SLICE_S = 0.5
 """How long a sleep may last before a request to stop is noticed."""
 
@@ -31,16 +35,29 @@ class Wait:
 
     :param deadline_at: when it is over, however often it was interrupted.
     :param poll_interval: between two looks at the ledger.
+    :param settles_in_s: before so many seconds are over, nothing can have changed.
     """
 
     deadline_at: datetime
     poll_interval: timedelta
+    settles_in_s: float = 0.0
 
     @staticmethod
     def of(timeout: timedelta, poll_interval: timedelta, deadline_at: str | None = None) -> Wait:
         """Return the wait that begins now, or goes on until a deadline that was set before a deferral."""
         deadline = datetime.fromisoformat(deadline_at) if deadline_at else datetime.now(UTC) + timeout
         return Wait(deadline, poll_interval)
+
+    def until_settled(self, left_s: float) -> Wait:
+        """Return the wait that lasts at least until the doubts of a task can be settled.
+
+        However long that is: how long a call can be on its way, the task itself has said (``settle_after``).
+        """
+        if left_s <= 0:
+            return replace(self, settles_in_s=0.0)
+        pause = left_s + _MARGIN_S
+        deadline = datetime.now(UTC) + timedelta(seconds=pause) + max(self.poll_interval, _BACK)
+        return replace(self, deadline_at=max(self.deadline_at, deadline), settles_in_s=pause)
 
     @property
     def left(self) -> timedelta:
@@ -62,11 +79,11 @@ class Wait:
         held = True
         while held and self.left:
             # First a pause: that the keys are held was read a moment ago.
-            self._pause(stopped)
+            self._pause(stopped, others=bool(hashes))
             if stopped():
                 return False
             try:
-                held = bool(still_held(ledger, key_date, hashes))
+                held = bool(hashes and still_held(ledger, key_date, hashes))
             except LedgerError as error:
                 if not error.retryable:
                     raise
@@ -82,12 +99,13 @@ class Wait:
             task_run_id=task_run_id,
             deadline_at=self.deadline_at.isoformat(),
             poll_interval_s=self.poll_interval.total_seconds(),
-            first_pause_s=SHORTEST_DEFERRAL_S,
+            first_pause_s=max(SHORTEST_DEFERRAL_S, self.settles_in_s),
         )
 
-    def _pause(self, stopped: Callable[[], bool]) -> None:
+    def _pause(self, stopped: Callable[[], bool], *, others: bool) -> None:
         # In slices, and not on an event: the handler that would set it runs in this same thread.
-        until = time.monotonic() + min(self.poll_interval, self.left).total_seconds()
+        pause_s = max(self.settles_in_s, self.poll_interval.total_seconds() if others else 0.0)
+        until = time.monotonic() + min(pause_s, self.left.total_seconds())
         while (left := until - time.monotonic()) > 0 and not stopped():
             time.sleep(min(left, _SLICE_S))
 

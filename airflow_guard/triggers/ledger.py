@@ -97,8 +97,10 @@ class LedgerTrigger(BaseTrigger):
         while True:
             error = None
             try:
-                ledger = ledger or await self._open()
-                held = len(await self._held(ledger))
+                held = 0
+                if self.hashes:
+                    ledger = ledger or await self._open()
+                    held = len(await self._held(ledger))
             except GuardError as problem:
                 held, error = len(self.hashes), str(problem)
                 if isinstance(problem, LedgerError) and problem.retryable:

@@ -123,6 +123,7 @@ class Books:
         host: str | None = None,
         run_after_at: datetime | None = None,
         resumed: int | None = None,
+        more_tries: bool = False,
         dag_task_ids: Collection[str] = (),
         dag_id: str | None = None,
         key_namespace: str | None = None,
@@ -143,6 +144,7 @@ class Books:
             host=host or socket.gethostname(),
             pid=os.getpid(),
             started_at=datetime.now(UTC),
+            more_tries=more_tries,
         )
         shape = KeyShape.of(
             space, documents=documents, document_key=spec.document_key, call_per=spec.call_per

@@ -79,7 +79,7 @@ def test_verify_no_executes_again_under_the_same_key(books: Books) -> None:
     assert books.row("A").attempt == 2
 
 
-@pytest.mark.parametrize("answer", [None, "yes", 1, RuntimeError("receiver down")], ids=repr)
+@pytest.mark.parametrize("answer", [None, "yes", 1], ids=repr)
 def test_what_is_no_answer_leaves_it_to_a_person(books: Books, answer: Any) -> None:
     in_doubt(books, "A", "B")
     report = books.run(books.pay, ["A", "B", "C"], try_number=2, side_effect=verify(answer))
@@ -93,6 +93,120 @@ def test_what_is_no_answer_leaves_it_to_a_person(books: Books, answer: Any) -> N
     again = books.run(books.pay, ["A", "B", "C"], try_number=3, side_effect=verify(answer))
     assert counts(again) == {"replayed": 2, "executed": 1}
     assert books.receiver.documents() == ["C", "B"]
+
+
+@pytest.mark.parametrize("more_tries", [True, False])
+@pytest.mark.parametrize("call_per", ["document", "batch"])
+def test_d08_verify_that_raises_is_said_and_asked_again(
+    books: Books, call_per: str, more_tries: bool
+) -> None:
+    books.run(lambda: 1 / 0, ["A"], call_per=call_per)
+    books.forget_signs()
+    parameters: dict[str, Any] = {"call_per": call_per, "more_tries": more_tries}
+    broken = verify(RuntimeError("receiver down"))
+    report = books.run(lambda: None, ["A"], try_number=2, side_effect=broken, **parameters)
+    error = failure(report)
+    assert isinstance(error, InDoubtUnsettled)
+    assert error.retryable
+    assert "verify raised RuntimeError: receiver down" in str(error)
+    assert "could not tell" not in str(error)
+    assert f"resolve --key {books.row('A').key_hash}" in str(error)
+    answered = books.run(lambda: None, ["A"], try_number=3, side_effect=verify(True), **parameters)
+    assert counts(answered) == {"replayed": 1}
+
+
+@pytest.mark.parametrize("call_per", ["document", "batch"])
+@pytest.mark.parametrize("sent", [True, False])
+def test_d08_an_exception_in_the_window_is_asked_about_by_the_next_try(
+    books: Books, call_per: str, sent: bool
+) -> None:
+    effect = External(verify=lambda: sent, settle_after=600)
+
+    def breaks_in_it() -> None:
+        if sent:
+            books.receiver.call("A")
+        raise TimeoutError("no answer")
+
+    def pay() -> str:
+        books.receiver.call("A")
+        return "paid"
+
+    parameters: dict[str, Any] = {"side_effect": effect, "call_per": call_per}
+    first = books.run(breaks_in_it, ["A"], more_tries=True, **parameters)
+    error = failure(first)
+    assert isinstance(error, InDoubtUnsettled)
+    assert "The next try asks verify" in str(error)
+    assert isinstance(error.__cause__, TimeoutError)
+    assert first.settling == 0, "the try that failed does not wait itself"
+    books.forget_signs()
+    assert failure(books.run(pay, ["A"], try_number=2, **parameters)) is None
+    assert books.receiver.documents() == ["A"]
+
+
+@pytest.mark.parametrize(
+    ("effect", "more_tries", "retryable"),
+    [
+        (External(in_doubt="retry", receiver_remembers=3600), True, True),
+        (External(in_doubt="retry", receiver_remembers=3600), False, False),
+        (External(verify=lambda: None, settle_after=0), True, True),
+        (External(verify=lambda: None, settle_after=0), False, False),
+        (External(), True, False),
+    ],
+    ids=["retry", "retry_on_the_last_try", "verify", "verify_on_the_last_try", "hold"],
+)
+def test_d08_a_doubt_is_retryable_where_another_try_settles_it(
+    books: Books, effect: External, more_tries: bool, retryable: bool
+) -> None:
+    for pay in (breaks(books, sent=False), in_window):
+        for workers in (1, 2):
+            documents = [f"{pay.__name__}-{workers}-{n}" for n in range(2)]
+            report = books.run(pay, documents, side_effect=effect, more_tries=more_tries, max_workers=workers)
+            assert counts(report) == {"in_doubt": 2}
+            assert failure(report).retryable is retryable
+            assert "resolve --key" in str(failure(report))
+
+
+def in_window(document: str, effect: Any) -> None:
+    with effect:
+        raise TimeoutError("no answer")
+
+
+@pytest.mark.parametrize("call_per", ["document", "batch"])
+def test_d08_a_repetition_that_the_receiver_recognises_is_the_next_try(books: Books, call_per: str) -> None:
+    effect, keys = External(in_doubt="retry", receiver_remembers=3600), []
+
+    def pay(idempotency_key: str, attempt: int) -> None:
+        keys.append(idempotency_key)
+        if attempt == 1:
+            raise TimeoutError("no answer")
+
+    parameters: dict[str, Any] = {"side_effect": effect, "call_per": call_per}
+    first = books.run(pay, ["A"], more_tries=True, **parameters)
+    assert failure(first).retryable
+    assert "The next try repeats it with the same idempotency key" in str(failure(first))
+    assert failure(books.run(pay, ["A"], try_number=2, **parameters)) is None
+    assert len(keys) == 2
+    assert len(set(keys)) == 1
+
+
+@pytest.mark.parametrize("answer", [None, False])
+@pytest.mark.parametrize("call_per", ["document", "batch"])
+def test_d08_too_early_says_how_long_and_is_waited_for(
+    books: Books, answer: bool | None, call_per: str
+) -> None:
+    effect = External(verify=lambda: answer, settle_after=600)
+    parameters: dict[str, Any] = {"side_effect": effect, "call_per": call_per}
+    books.run(lambda: 1 / 0, ["A", "B"], **parameters)
+    early = books.run(lambda: None, ["A", "B"], try_number=2, **parameters)
+    assert early.settling == 2
+    assert 0 < early.settles_in_s <= 600
+    assert early.only_waits()
+    assert early.only_waits(for_others=False)
+    assert failure(early).retryable
+    books.forget_signs()
+    late = books.run(lambda: None, ["A", "B"], try_number=2, **parameters)
+    assert (late.settling, late.only_waits()) == (0, False)
+    assert counts(late) == ({"executed": 2} if answer is False else {"in_doubt": 2})
 
 
 def test_a_no_counts_only_after_settle_after(books: Books) -> None:

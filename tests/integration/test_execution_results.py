@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_guard.core.errors import ResultError
-from airflow_guard.core.states import State
+from airflow_guard.core.states import FollowUp, State
 from tests.chaos import fixtures
 from tests.chaos.books import counts, failure
 
@@ -21,7 +21,7 @@ books = fixtures.books
 
 @pytest.mark.parametrize("value", [object(), "x" * 40_000, float("nan")], ids=["no_json", "too_large", "nan"])
 @pytest.mark.parametrize("windowed", [True, False])
-def test_a_result_that_cannot_be_stored_is_completed_and_said(
+def test_d08_a_result_that_cannot_be_stored_is_done_and_stays_so(
     books: Books, windowed: bool, value: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     def narrow(document: str, effect: Any) -> Any:
@@ -39,17 +39,36 @@ def test_a_result_that_cannot_be_stored_is_completed_and_said(
     assert isinstance(error, ResultError)
     assert not error.retryable
     assert not report.has_result
+    assert "the effect is done, its result cannot be stored" in str(error)
     row = books.row("A")
-    assert (row.state, row.result) == (State.COMPLETED, None)
-    assert "cannot be stored" in (row.error or "") or "bytes as JSON" in (row.error or "")
+    assert (row.state, row.follow_up, row.result) == (State.COMPLETED, FollowUp.FAILED, None)
 
+    for try_number in (2, 3):
+        again = books.run(pay, one="A", try_number=try_number)
+        assert counts(again) == {"blocked": 1}, "it stays so, whoever clears the task"
+        assert not failure(again).retryable
+        assert "the effect is done" in str(failure(again))
+        assert "its result cannot be stored" in str(failure(again))
+        assert f"resolve --key {row.key_hash} --followed-up" in str(failure(again))
+    books.resolve("A", "followed_up", reason="nobody needs it")
     with caplog.at_level(logging.WARNING):
-        again = books.run(pay, one="A", try_number=2)
-    assert counts(again) == {"replayed": 1}
-    assert failure(again) is None
-    assert not again.has_result, "nothing stored is not the same as None"
+        settled = books.run(pay, one="A", try_number=4)
+    assert (counts(settled), failure(settled)) == ({"replayed": 1}, None)
+    assert not settled.has_result, "nothing stored is not the same as None"
     assert "no result is stored" in caplog.text
     assert books.receiver.documents() == ["A"]
+
+
+def test_d08_a_batch_whose_result_cannot_be_stored_stays_so(books: Books) -> None:
+    def pay(documents: list[str]) -> Any:
+        books.receiver.call(",".join(documents))
+        return {1, 2}
+
+    first = books.run(pay, ["A", "B"], call_per="batch")
+    assert "the effect is done, its result cannot be stored" in str(failure(first))
+    again = books.run(pay, ["A", "B"], call_per="batch", try_number=2)
+    assert counts(again) == {"blocked": 2}
+    assert books.receiver.documents() == ["A,B"]
 
 
 def test_a_result_that_cannot_be_stored_stops_the_task_before_it_happens_again(books: Books) -> None:

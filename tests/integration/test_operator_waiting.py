@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_guard import DocumentsFailed, IdempotentOperator, InProgressElsewhere, LedgerUnavailable
+from airflow_guard import (
+    DocumentsFailed,
+    External,
+    IdempotentOperator,
+    InDoubtUnsettled,
+    InProgressElsewhere,
+    LedgerUnavailable,
+)
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.report import Report
 from airflow_guard.operators.failures import GuardRetry
@@ -343,3 +350,36 @@ def test_a_ledger_that_is_gone_ends_the_wait(business: Business) -> None:
     event = asyncio.run(_first(trigger_of(business, ledger_conn_id="nowhere")))
     assert event["task_run_id"] == 7
     assert "'nowhere'" in event["error"]
+
+
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in process", "deferred"])
+@pytest.mark.parametrize("documents", [{"document": "A"}, {"documents": ["A", "B"]}], ids=["one", "several"])
+def test_d08_the_only_retry_waits_until_a_no_counts_and_executes(
+    business: Business, deferrable: bool, documents: dict[str, Any]
+) -> None:
+    """The retry comes long before settle_after is over, and there is no other: it is not burned."""
+
+    def pay(document: str, attempt: int) -> Any:
+        if attempt == 1 and document == "A":
+            raise TimeoutError("no answer")
+        return business.act("act", document)
+
+    effect = External(verify=lambda document: document in business.documents(), settle_after=3)
+    dag = dag_of(
+        business,
+        python_callable=pay,
+        deferrable=deferrable,
+        side_effect=effect,
+        wait_timeout=0.5,
+        **documents,
+    )
+    run = start_run(dag, logical_at=MARCH_31).go()
+    assert run.states() == {"act": "up_for_retry"}
+    assert isinstance(run.ended[0].cause, (InDoubtUnsettled, DocumentsFailed))
+    run.go()
+    assert run.states() == {"act": "success"}
+    assert sorted(business.documents()) == (["A"] if "document" in documents else ["A", "B"])
+    assert [(each.try_number, each.outcome) for each in business.task_runs()] == [
+        (1, "failed"),
+        (2, "success"),
+    ]
