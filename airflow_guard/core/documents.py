@@ -32,6 +32,7 @@ class Document:
     :param hasher: what made the key.
     :param fingerprint: of a mapping's content, else ``None``.
     :param identity: the id as it was listed: an older normaliser may have read it otherwise.
+    :param position: its place in the listing.
     """
 
     name: str | None
@@ -40,6 +41,7 @@ class Document:
     hasher: KeyHasher
     fingerprint: str | None = None
     identity: Any = None
+    position: int = 0
 
     @property
     def idempotency_key(self) -> str:
@@ -120,12 +122,14 @@ class DocumentReader:
                 f"documents gave {type(items).__name__}, not a list or generator of documents. Use document=… for "
                 "one document."
             )
-        iterator = iter(items)
+        iterator, position = iter(items), 0
         while items_read := list(islice(iterator, size)):
             chunk = []
             for item in items_read:
                 try:
-                    chunk.append(self.read_one(item))
+                    document = self.read_one(item)
+                    document.position = position = position + 1
+                    chunk.append(document)
                 except DocumentError as error:
                     refuse(item, error)
             if chunk:

@@ -125,6 +125,7 @@ class LedgerRow:
     batch_position: int | None = None
     fingerprint: str | None = None
     result: str | None = None
+    pushed: str | None = None
     error: str | None = None
     first_run: TaskIdentity | None = None
     last_run: TaskIdentity | None = None

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.documents import Document
     from airflow_guard.core.guard import TaskIdentity
     from airflow_guard.execution.doubt import DoubtSettler
+    from airflow_guard.execution.pushing import Recorder
     from airflow_guard.execution.spec import GuardSpec
     from airflow_guard.store.ledger import Ledger
 
@@ -78,7 +79,7 @@ class Classifier:
     def __init__(
         self, ledger: Ledger, spec: GuardSpec, space: KeySpace, asking: Asking, report: Report,
         settler: DoubtSettler, task_run_id: int, unguarded: str | None, *, resumed: bool,
-        has_on_rerun: bool = False,
+        has_on_rerun: bool = False, recorder: Recorder,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._spec = spec
@@ -90,6 +91,7 @@ class Classifier:
         self._unguarded = unguarded
         self._resumed = resumed
         self._has_on_rerun = has_on_rerun
+        self._recorder = recorder
         self._observe = spec.mode == "observe"
         self._mine_known: set[int | None] = set()
         self.observed: list[tuple[Document, LedgerRow | None, str]] = []
@@ -296,6 +298,7 @@ class Classifier:
             self._rerun(document, row, claimable)
             return
         self._return_stored(document, row.result)
+        self._recorder.replay(self._space.describe(document.name), row)
         if document.key_hash in self.again:
             self._repeated(document)
             return

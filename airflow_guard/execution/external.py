@@ -30,7 +30,9 @@ from airflow_guard.execution.writer import PATIENCE_S, Writer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_guard.core.pushes import Pushes
     from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.pushing import Recorder
     from airflow_guard.execution.reversal import FirstEffect
     from airflow_guard.execution.spec import Callee, GuardSpec
     from airflow_guard.store.ledger import Ledger
@@ -47,7 +49,7 @@ class ExternalEffect:
 
     def __init__(
         self, ledger: Ledger, spec: GuardSpec, callee: Callee, writer: Writer, keeper: LeaseKeeper,
-        first: FirstEffect,
+        first: FirstEffect, *, recorder: Recorder,
     ) -> None:  # fmt: skip
         self._ledger = ledger
         self._spec = spec
@@ -55,6 +57,7 @@ class ExternalEffect:
         self._writer = writer
         self._keeper = keeper
         self._first = first
+        self._recorder = recorder
         self._safe = tuple(spec.external.safe_errors)
         self._narrowed = "effect" in callee.names
 
@@ -70,10 +73,11 @@ class ExternalEffect:
         try:
             self._begin(unit)
             entered = True
-            value = self._callee.call(unit.values(unit.space.business_date))
+            with self._recorder.call(unit) as pushes:
+                value = self._callee.call(unit.values(unit.space.business_date))
         except BaseException as error:  # AirflowTaskTimeout and SystemExit count too
             return self._failed(unit, error, entered=entered)
-        return self._done(unit, value)
+        return self._done(unit, value, pushes)
 
     def _reverse_first(self, unit: Unit) -> UnitResult | None:
         """Reverse the first effect before the second; return how the unit ended if that was the end of it.
@@ -126,19 +130,28 @@ class ExternalEffect:
                 f"{unit.name}: the ledger noted the beginning so late that the lease may be over. Nothing was begun."
             )
 
-    def _done(self, unit: Unit, value: Any) -> UnitResult:
+    def _done(self, unit: Unit, value: Any, pushes: Pushes) -> UnitResult:
         text, why = self._encode(value)
+        pushed = self._recorder.stored(unit, pushes, text, self._spec.result_max_bytes)
         problem, follow_up = None, FollowUp.NONE
         if why is not None:
             problem, follow_up = unstored(unit, why), FollowUp.FAILED
         if unit.batch_id is None:
-            pending = self._writer.complete(unit.own, unit.hashes[0], text, follow_up=follow_up, why=why)
+            pending = self._writer.complete(
+                unit.own, unit.hashes[0], text, follow_up=follow_up, why=why, pushed=pushed
+            )
             return UnitResult(unit, Outcome.EXECUTED, problem, text, pending)
         return self._recorded(
             unit,
             lambda: (
                 not self._ledger.complete(
-                    unit.own, unit.hashes, text, follow_up=follow_up, why=why, patience_s=PATIENCE_S
+                    unit.own,
+                    unit.hashes,
+                    text,
+                    follow_up=follow_up,
+                    why=why,
+                    pushed=pushed,
+                    patience_s=PATIENCE_S,
                 )
             ),
             UnitResult(unit, Outcome.EXECUTED, problem, text),
@@ -236,7 +249,8 @@ class ExternalEffect:
             lambda: self._begin(unit), lambda: self._window_done(unit), () if unit.batch_id else self._safe
         )
         try:
-            value = self._callee.call({**unit.values(unit.space.business_date), "effect": window})
+            with self._recorder.call(unit) as pushes:
+                value = self._callee.call({**unit.values(unit.space.business_date), "effect": window})
         except BaseException as error:
             if window.reached is Reached.DONE:
                 return self._follow_up_failed(unit, error)
@@ -248,7 +262,7 @@ class ExternalEffect:
             return self._failed(unit, ConfigurationError("the effect window was never left"), entered=True)
         if window.reached is not Reached.DONE:
             return self._not_reached(unit, ConfigurationError(_NEVER_ENTERED))
-        return self._follow_up_done(unit, value)
+        return self._follow_up_done(unit, value, pushes)
 
     def _not_reached(self, unit: Unit, error: BaseException) -> UnitResult:
         return self._failed(unit, error, entered=False)
@@ -265,12 +279,19 @@ class ExternalEffect:
         if not ours:
             raise not_ours(unit, self._ledger)
 
-    def _follow_up_done(self, unit: Unit, value: Any) -> UnitResult:
+    def _follow_up_done(self, unit: Unit, value: Any, pushes: Pushes) -> UnitResult:
         text, why = self._encode(value)
+        pushed = self._recorder.stored(unit, pushes, text, self._spec.result_max_bytes)
         problem = unstored(unit, why) if why is not None else None
         try:
             self._ledger.end_follow_up(
-                unit.own, unit.hashes, outcome=text, failed=why is not None, why=why, patience_s=PATIENCE_S
+                unit.own,
+                unit.hashes,
+                outcome=text,
+                failed=why is not None,
+                why=why,
+                pushed=pushed,
+                patience_s=PATIENCE_S,
             )
         except Exception as error:
             unwritten = isinstance(error, LedgerError)

@@ -23,6 +23,7 @@ from airflow_guard.store.changes import BEGIN
 
 if TYPE_CHECKING:
     from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.pushing import Recorder
     from airflow_guard.execution.reversal import FirstEffect
     from airflow_guard.execution.spec import Callee, GuardSpec
     from airflow_guard.store.ledger import Ledger
@@ -32,13 +33,15 @@ class DatabaseEffect:
     """Runs units whose effect is business rows."""
 
     def __init__(
-        self, ledger: Ledger, spec: GuardSpec, callee: Callee, keeper: LeaseKeeper, first: FirstEffect
-    ) -> None:
+        self, ledger: Ledger, spec: GuardSpec, callee: Callee, keeper: LeaseKeeper, first: FirstEffect,
+        *, recorder: Recorder,
+    ) -> None:  # fmt: skip
         self._ledger = ledger
         self._spec = spec
         self._callee = callee
         self._keeper = keeper
         self._first = first
+        self._recorder = recorder
 
     def run(self, unit: Unit) -> UnitResult:
         """Execute a unit in one transaction."""
@@ -51,8 +54,12 @@ class DatabaseEffect:
                 if self._first.left(unit):
                     self._first.reverse(unit, connection=connection)
                 values: dict[str, Any] = {**unit.values(unit.space.business_date), "connection": connection}
-                text = encode_result(self._callee.call(values), self._spec.result_max_bytes)
-                transaction.complete(text)
+                with self._recorder.call(unit) as pushes:
+                    value = self._callee.call(values)
+                text = encode_result(value, self._spec.result_max_bytes)
+                transaction.complete(
+                    text, self._recorder.stored(unit, pushes, text, self._spec.result_max_bytes)
+                )
         except UnknownCommit as error:
             return self._unknown(unit, transaction, text, error)
         except OwnershipLost as error:

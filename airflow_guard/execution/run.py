@@ -30,6 +30,7 @@ from airflow_guard.execution.namesakes import Namesakes
 from airflow_guard.execution.observing import Observer
 from airflow_guard.execution.preflight import unguarded_reason
 from airflow_guard.execution.progress import Progress
+from airflow_guard.execution.pushing import Recorder
 from airflow_guard.execution.reversal import FirstEffect
 from airflow_guard.execution.session import Listing, Session
 from airflow_guard.execution.shape import DriftCheck
@@ -70,6 +71,7 @@ class GuardedTask:
     :param on_rerun: ``on_rerun`` of the side effect, where given.
     :param dag_task_ids: the tasks that the DAG has now, for the key-drift check.
     :param resumed: the task try's id from before a deferral.
+    :param recorder: notes what the callable pushes, and what is to be pushed again.
     :param others_to_come: tells whether other instances of a mapped task are still to list their documents.
     :param expectation: gives what the listing should bring, once it is read; ``None``: as the rules say.
     """
@@ -85,6 +87,7 @@ class GuardedTask:
         on_rerun: Callee | None = None,
         dag_task_ids: Collection[str] = (),
         resumed: int | None = None,
+        recorder: Recorder | None = None,
         expectation: Callable[[], Expected | None] | None = None,
         others_to_come: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -99,6 +102,7 @@ class GuardedTask:
         self._on_rerun = on_rerun
         self._dag_task_ids = dag_task_ids
         self._resumed = resumed
+        self._recorder = recorder or Recorder()
         self._stop = StopFlag()
         self.task_run_id: int = resumed or 0
         self._keeper: LeaseKeeper | None = None
@@ -254,9 +258,11 @@ class GuardedTask:
         with keeper, (InlineWriter if spec.max_workers == 1 else GroupWriter)(ledger) as writer:
             first = FirstEffect(ledger, spec, self._on_rerun)
             effect = (
-                DatabaseEffect(ledger, spec, self._callee, keeper, first)
+                DatabaseEffect(ledger, spec, self._callee, keeper, first, recorder=self._recorder)
                 if spec.database
-                else ExternalEffect(ledger, spec, self._callee, writer, keeper, first)
+                else ExternalEffect(
+                    ledger, spec, self._callee, writer, keeper, first, recorder=self._recorder
+                )
             )
             threads = 1 if spec.database and ledger.database.dialect == "sqlite" else spec.max_workers
             actor, task_run_id = self._try.identity.describe(), self.task_run_id
@@ -277,6 +283,7 @@ class GuardedTask:
             classifier = Classifier(
                 ledger, spec, space, asking, report, settler, self.task_run_id, unguarded,
                 resumed=self._resumed is not None, has_on_rerun=self._on_rerun is not None,
+                recorder=self._recorder,
             )  # fmt: skip
             if self._verify is not None:
                 classifier.remember = listed.note

@@ -37,11 +37,22 @@ class Mark:
     A lock is the cheapest thing that one thread can wait on for another, and there are two marks a document.
     """
 
-    __slots__ = ("_done", "_error", "_lost", "begins", "follow_up", "key_hash", "outcome", "own", "why")
+    __slots__ = (
+        "_done",
+        "_error",
+        "_lost",
+        "begins",
+        "follow_up",
+        "key_hash",
+        "outcome",
+        "own",
+        "pushed",
+        "why",
+    )
 
     def __init__(
         self, own: Ownership, key_hash: str, *, begins: bool, outcome: str | None = None,
-        follow_up: FollowUp = FollowUp.NONE, why: str | None = None,
+        follow_up: FollowUp = FollowUp.NONE, why: str | None = None, pushed: str | None = None,
     ) -> None:  # fmt: skip
         self.own = own
         self.key_hash = key_hash
@@ -49,6 +60,7 @@ class Mark:
         self.outcome = outcome
         self.follow_up = follow_up
         self.why = why
+        self.pushed = pushed
         self._done = threading.Lock()
         self._done.acquire()
         self._lost = False
@@ -57,7 +69,8 @@ class Mark:
     @property
     def is_plain(self) -> bool:
         """Whether it is a completion with a result and nothing else: those share one statement."""
-        return self.why is None and self.follow_up is FollowUp.NONE and self.outcome is not None
+        only = self.why is None and self.pushed is None and self.follow_up is FollowUp.NONE
+        return only and self.outcome is not None
 
     def ours(self) -> bool:
         """Wait until it is written; return whether the key was still ours.
@@ -83,7 +96,7 @@ class Writer(Protocol):
 
     def complete(
         self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
-        why: str | None = None,
+        why: str | None = None, pushed: str | None = None,
     ) -> Mark: ...  # fmt: skip
 
     def flush(self) -> None: ...
@@ -128,10 +141,10 @@ class InlineWriter:
 
     def complete(
         self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
-        why: str | None = None,
+        why: str | None = None, pushed: str | None = None,
     ) -> Mark:  # fmt: skip
         """Keep one completion for the next commit."""
-        mark = Mark(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why)
+        mark = Mark(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why, pushed=pushed)
         self._pending.append(mark)
         return mark
 
@@ -173,10 +186,10 @@ class GroupWriter:
 
     def complete(
         self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
-        why: str | None = None,
+        why: str | None = None, pushed: str | None = None,
     ) -> Mark:  # fmt: skip
         """Queue one completion."""
-        mark = Mark(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why)
+        mark = Mark(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why, pushed=pushed)
         self._queue.put(mark)
         return mark
 
@@ -274,7 +287,7 @@ class _Groups:
             for mark in done:
                 if not mark.is_plain and self._ledger.apply(
                     connection, own, COMPLETE, [mark.key_hash],
-                    outcome=mark.outcome, follow=mark.follow_up.value, why=mark.why,
+                    outcome=mark.outcome, follow=mark.follow_up.value, why=mark.why, pushed=mark.pushed,
                 ):  # fmt: skip
                     lost.add(id(mark))
             begins = {mark.key_hash: id(mark) for mark in mine if mark.begins}

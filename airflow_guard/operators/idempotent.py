@@ -314,6 +314,7 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
                 report = self._work(attempt, resumed)
                 if not resumed.answered and may_ask(attempt, report):
                     DoubtDesk(attempt, context, attempt.task_run_id or 0).ask(report)
+                attempt.push_again()
                 return self._outcome(attempt, report)
         except GuardError as error:
             raise as_airflow(error) from error

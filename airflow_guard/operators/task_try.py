@@ -39,6 +39,7 @@ from airflow_guard.operators.calling import (
     given_to_verify,
 )
 from airflow_guard.operators.declaration import without_document
+from airflow_guard.operators.pushing import TaskRecorder
 from airflow_guard.operators.run_context import identity_of, map_length_of, others_to_come, run_facts
 from airflow_guard.store.task_runs import TaskTry
 
@@ -79,6 +80,7 @@ class GuardedTry:
         self._facts = run_facts(context)
         self._resolved = resolve_business_date(self._facts, task.business_date)
         self.conn_id = ledger_conn_id(task.ledger_conn_id)
+        self._recorder = TaskRecorder(context)
         self._guarded: GuardedTask | None = None
         self._stopped = ""
 
@@ -136,6 +138,7 @@ class GuardedTry:
             on_rerun=self._on_rerun(shared),
             dag_task_ids=frozenset(self._task.dag.task_ids),
             resumed=resumed,
+            recorder=self._recorder,
             expectation=lambda: self._expected(shared),
             others_to_come=lambda: others_to_come(self._context),
         )
@@ -143,10 +146,15 @@ class GuardedTry:
             self._guarded.stop(self._stopped)
         report: Report | None = None
         try:
-            report = self._guarded.run(self._listing(shared), one=self._one)
+            with self._recorder:
+                report = self._guarded.run(self._listing(shared), one=self._one)
         finally:
             self._count(self._guarded, report)
         return report
+
+    def push_again(self) -> None:
+        """Let other tasks pull what they would pull if nothing had been replayed."""
+        self._recorder.finish()
 
     def _count(self, guarded: GuardedTask, report: Report | None) -> None:
         """Tell Airflow's statistics what this pass did, and not what an earlier one of the same try did."""

@@ -86,9 +86,10 @@ class BusinessTransaction:
         self._lent = True
         return self.connection
 
-    def complete(self, outcome: str | None) -> None:
+    def complete(self, outcome: str | None, pushed: str | None = None) -> None:
         """Complete the keys and commit everything.
 
+        :param pushed: what was given to other tasks beside the result, as it is stored.
         :raises TransactionError: the callable ended the transaction by itself, or swallowed an error that ended it.
         :raises LedgerUnavailable: the connection broke before the commit: nothing was committed (retryable).
         :raises UnknownCommit: the answer to the commit was lost; ask :meth:`ending`.
@@ -98,7 +99,7 @@ class BusinessTransaction:
             try:
                 if self._savepoint:
                     self._release_savepoint()
-                ours = self._write_completion(outcome)
+                ours = self._write_completion(outcome, pushed)
             except sa.exc.InvalidRequestError as error:
                 raise LedgerUnavailable(
                     f"The connection to the ledger {self._ledger.database.named} broke while the callable used it; nothing "
@@ -114,9 +115,11 @@ class BusinessTransaction:
             self._complete = True
             commit(self._transaction, self.connection, self._ledger.database)
 
-    def _write_completion(self, outcome: str | None) -> bool:
+    def _write_completion(self, outcome: str | None, pushed: str | None = None) -> bool:
         s = self._ledger.statements
-        done = self._change(s.complete_one_in_transaction, s.complete_in_transaction, outcome=outcome)
+        done = self._change(
+            s.complete_one_in_transaction, s.complete_in_transaction, outcome=outcome, pushed=pushed
+        )
         return done == len(self._hashes)
 
     def _change(self, one: OnDriver, some: ByKeys, **values: Any) -> int:

@@ -136,11 +136,17 @@ class Changes:
         """Keep what an attempt got whose effect somebody else has recorded as happened."""
         if change is not COMPLETE or row.result is not None or row.follow_up != FollowUp.NONE:
             return
-        outcome, follow = values["outcome"], values["follow"]
+        outcome, follow, pushed = values["outcome"], values["follow"], values["pushed"]
         if outcome is not None or follow == FollowUp.PENDING:
             late = self.statements.late_result
             late.run(
-                connection, own.key_date, [row.key_hash], token=own.token, outcome=outcome, follow=follow
+                connection,
+                own.key_date,
+                [row.key_hash],
+                token=own.token,
+                outcome=outcome,
+                follow=follow,
+                pushed=pushed,
             )
 
     def _late(

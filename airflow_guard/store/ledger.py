@@ -283,6 +283,7 @@ class Ledger:
         *,
         follow_up: FollowUp = FollowUp.NONE,
         why: str | None = None,
+        pushed: str | None = None,
         patience_s: float = 0.0,
     ) -> set[str]:
         """Record effects as done (in_progress/begun → completed) and return the keys that are no longer ours.
@@ -293,7 +294,14 @@ class Ledger:
         """
         return self.write(
             lambda c: self.apply(
-                c, own, COMPLETE, hashes, outcome=outcome, follow=follow_up.value, why=told(why)
+                c,
+                own,
+                COMPLETE,
+                hashes,
+                outcome=outcome,
+                follow=follow_up.value,
+                why=told(why),
+                pushed=pushed,
             ),
             patience_s=patience_s,
         )
@@ -311,7 +319,7 @@ class Ledger:
         for key_hash, outcome in outcomes.items():
             # A key that the statement above has completed is found completed, with our token.
             lost |= self.apply(
-                connection, own, COMPLETE, [key_hash], outcome=outcome, follow="none", why=None
+                connection, own, COMPLETE, [key_hash], outcome=outcome, follow="none", why=None, pushed=None
             )
         return lost
 
@@ -404,7 +412,7 @@ class Ledger:
 
     def end_follow_up(
         self, own: Ownership, hashes: Sequence[str], *, outcome: str | None, failed: bool, why: str | None,
-        patience_s: float,
+        patience_s: float, pushed: str | None = None,
     ) -> bool:  # fmt: skip
         """Record what came of the part after the effect window (completed: pending → none or failed).
 
@@ -415,7 +423,7 @@ class Ledger:
         statement = s.follow_up_failed if failed else s.follow_up_done
         values: dict[str, Any] = {"token": own.token, "why": told(why)}
         if not failed:
-            values["outcome"] = outcome
+            values |= {"outcome": outcome, "pushed": pushed}
         target = FollowUp.FAILED if failed else FollowUp.NONE
 
         def work(connection: sa.Connection) -> bool:

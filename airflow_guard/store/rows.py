@@ -40,6 +40,7 @@ def ledger_row(row: Any, people: Mapping[int, TaskIdentity]) -> LedgerRow:
         offered=row.content_offered,
         accepted=tuple((row.content_accepted or "").splitlines()),
         result=row.result,
+        pushed=row.pushed,
         error=row.error,
         first_run=people.get(row.first_task_run_id),
         last_run=people.get(row.task_run_id),

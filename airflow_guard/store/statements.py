@@ -125,8 +125,8 @@ class Statements:
         r = self.tables.rerun
         unused = sa.and_(r.c.used_at.is_(None), r.c.expires_at > utc_now())
         some_rerun = sa.exists().where(r.c.key_date == sa.bindparam("d"), unused)
-        # Of a done key this says that a person has settled it.
-        settled = e.c.error.is_not(None)
+        # Of a done key this says that a person has settled it, or that it has given more than its result.
+        settled = sa.or_(e.c.error.is_not(None), e.c.pushed.is_not(None))
         self.lookup = self._by_keys(sa.select(*short, sa.or_(settled, some_rerun).label("look_closer")))
         """What decides about a done key, and whether there is more to know: a person has settled it, or some key of the
         date may be rerun. A plain read decides nothing else."""
@@ -241,6 +241,7 @@ class Statements:
             idempotency_key=sa.bindparam("receiver_key", type_=e.c.idempotency_key.type),
             batch_id=sa.null(),
             result=sa.null(),
+            pushed=sa.null(),
             begun_at=sa.null(),
             first_begun_at=sa.null(),
             last_sign_at=sa.null(),
@@ -309,6 +310,7 @@ class Statements:
                 error=sa.null(),
                 begun_at=utc_now(),
                 result=sa.bindparam("outcome"),
+                pushed=sa.bindparam("pushed"),
             ),
         )
         """in_progress/in_transaction → completed. Last statement of a business transaction."""
@@ -320,7 +322,7 @@ class Statements:
             self._in(State.IN_PROGRESS, Phase.BEGUN),
             **self._to(
                 State.COMPLETED, Phase.DONE, error=sa.bindparam("why"), result=sa.bindparam("outcome"),
-                follow_up=sa.bindparam("follow"),
+                pushed=sa.bindparam("pushed"), follow_up=sa.bindparam("follow"),
             ),
         )  # fmt: skip
         """in_progress/begun → completed."""
@@ -394,7 +396,11 @@ class Statements:
             e.c.state == _constant(State.COMPLETED), e.c.follow_up == _constant(FollowUp.PENDING)
         )
         self.follow_up_done = self._update(
-            pending, follow_up=_constant(FollowUp.NONE), result=sa.bindparam("outcome"), error=why
+            pending,
+            follow_up=_constant(FollowUp.NONE),
+            result=sa.bindparam("outcome"),
+            pushed=sa.bindparam("pushed"),
+            error=why,
         )
         """completed: follow-up pending → none, with the result."""
 
@@ -412,6 +418,7 @@ class Statements:
                 Phase.DONE,
                 error=why,
                 result=sa.bindparam("outcome"),
+                pushed=sa.bindparam("pushed"),
                 follow_up=sa.bindparam("follow"),
             ),
         )
@@ -422,6 +429,7 @@ class Statements:
             self._in(State.COMPLETED, Phase.DONE),
             unanswered,
             result=sa.bindparam("outcome"),
+            pushed=sa.bindparam("pushed"),
             follow_up=sa.bindparam("follow"),
         )
         """completed (resolved as "happened") → completed, with what its own owner got."""

@@ -178,6 +178,7 @@ class Tables:
             sa.Column("content_accepted", LongText),
             sa.Column("content_offered", LongText),
             sa.Column("result", LongText),
+            sa.Column("pushed", LongText),
             sa.Column("error", LongText),
             sa.Column("claimed_at", Instant, nullable=False),
             sa.Column("begun_at", Instant),
