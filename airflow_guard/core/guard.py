@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,9 @@ class Verdict(StrEnum):
     NOT_GUARDED = "not_guarded"
 
 
+CLOCKS_DIFFER = timedelta(minutes=1)
+"""So much older than a run its code must be: the machines of an Airflow have clocks of their own."""
+
 CLAIMABLE = frozenset({Verdict.CLAIM, Verdict.TAKE_OVER})
 
 
@@ -47,6 +51,8 @@ class TaskIdentity:
     :param producers: digest of the asset events that set the run off, see ``operators.run_context``; ``None`` if
         none did, or if it is not known who emitted them.
     :param more_tries: whether Airflow will try the task again if this try fails.
+    :param code_since_at: since when the code of this try is certainly in place, ``None`` if that cannot be told.
+    :param run_began_at: when the run began, ``None`` if it was cleared since, and so began more than once.
     """
 
     dag_id: str
@@ -61,6 +67,14 @@ class TaskIdentity:
     started_at: datetime | None = None
     producers: str | None = None
     more_tries: bool = False
+    code_since_at: datetime | None = None
+    run_began_at: datetime | None = None
+
+    @property
+    def guarded_from_its_start(self) -> bool:
+        """Whether all tries of the run had the code of this one, which guards the task."""
+        since, began = self.code_since_at, self.run_began_at
+        return since is not None and began is not None and since + CLOCKS_DIFFER <= began
 
     @property
     def task(self) -> tuple[str, str, str, int]:

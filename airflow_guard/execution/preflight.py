@@ -86,10 +86,25 @@ def unguarded_reason(runs: TaskRuns, spec: GuardSpec, space: KeySpace, identity:
     if runs.seen_from_start(identity.dag_id, identity.run_id, identity.task_id):
         return None
     since = runs.operation_since(space.key_namespace, space.operation)
-    if since is not None and identity.run_after_at >= since:
+    watched = since is not None and identity.run_after_at >= since
+    # In the second case its first try has died before its first commit: nothing has happened.
+    if watched or identity.guarded_from_its_start:
         return None
     first = f"only since {since:%Y-%m-%d %H:%M} UTC" if since else "not before this try"
     return (
         f"this is try {identity.try_number} of a run that was due {identity.run_after_at:%Y-%m-%d %H:%M} UTC, but the "
-        f"ledger has watched this operation {first} and did not see the first try: the work may have been done unguarded. {adopt}"
+        f"ledger has watched this operation {first} and did not see the first try: the "
+        f"work may have been done unguarded. {_unclear(identity)} {adopt}"
+    )
+
+
+def _unclear(identity: TaskIdentity) -> str:
+    """Return why it is not clear that the first try was guarded."""
+    if identity.run_began_at is None:
+        return "The run was cleared since it began, so that its first try may have had other code."
+    if identity.code_since_at is None:
+        return "Airflow does not tell which code its first try had."
+    return (
+        f"The run began {identity.run_began_at:%Y-%m-%d %H:%M:%S} UTC, and its code may be newer: it is there since "
+        f"{identity.code_since_at:%Y-%m-%d %H:%M:%S} UTC."
     )

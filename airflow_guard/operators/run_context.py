@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import STARTED, count_of_instances
@@ -83,6 +86,8 @@ def identity_of(context: Mapping[str, Any], hostname: str) -> TaskIdentity:
         pid=os.getpid(),
         producers=producers_of(context),
         more_tries=ti.try_number <= (ti.max_tries or 0),
+        code_since_at=code_since(ti) if ti.try_number > 1 else None,
+        run_began_at=None if run.clear_number else run.start_date,
     )
 
 
@@ -126,6 +131,27 @@ def producers_of(context: Mapping[str, Any]) -> str | None:
                 )
             )  # fmt: skip
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:32] if found else None
+
+
+def code_since(ti: Any) -> datetime | None:
+    """Return since when the code of a task try is certainly in place, ``None`` if that cannot be told.
+
+    A bundle that knows versions gives all tries of a run the same code. Otherwise the DAG's version says what the
+    scheduler knew, and the files what this process has loaded: a file that was changed or put there by a deployment has
+    a new inode time, which no tool sets back.
+    """
+    if getattr(getattr(ti, "bundle_instance", None), "version", None):
+        return datetime(1970, 1, 1, tzinfo=UTC)
+    version = getattr(ti, "dag_version_id", None)
+    if version is None or version.version != 7:
+        return None
+    made_s = (version.int >> 80) / 1000  # what a UUID of version 7 begins with
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    try:
+        changed_s = max(Path(file).stat().st_ctime for file in [ti.task.dag.fileloc, *files] if file)
+    except OSError:
+        return None
+    return datetime.fromtimestamp(max(made_s, changed_s), UTC)
 
 
 def run_type_of(run: Any) -> str:

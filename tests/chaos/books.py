@@ -124,6 +124,8 @@ class Books:
         run_after_at: datetime | None = None,
         resumed: int | None = None,
         more_tries: bool = False,
+        code_since_at: datetime | None = None,
+        run_began_at: datetime | None = None,
         dag_task_ids: Collection[str] = (),
         dag_id: str | None = None,
         key_namespace: str | None = None,
@@ -145,6 +147,8 @@ class Books:
             pid=os.getpid(),
             started_at=datetime.now(UTC),
             more_tries=more_tries,
+            code_since_at=code_since_at,
+            run_began_at=run_began_at,
         )
         shape = KeyShape.of(
             space, documents=documents, document_key=spec.document_key, call_per=spec.call_per

@@ -88,7 +88,8 @@ def changes_of(
     values = {
         "d": space.key_date, "hashes": list_value(ledger.database.dialect, hashes),
         "outcomes": list_value(ledger.database.dialect, outcomes), "token": TOKEN, "why": "why",
-        "outcome": "1", "follow": "none", "run": alive, "batch": "c" * 32, "print_": "print", "receiver_key": "d" * 32,
+        "outcome": "1", "pushed": None, "follow": "none", "run": alive,
+        "batch": "c" * 32, "print_": "print", "receiver_key": "d" * 32,
     }  # fmt: skip
     many = statement.many if isinstance(statement, ByKeys) else statement.statement
     wanted = {key: values[key] for key in many.compile(ledger.database.engine).params if key in values}

@@ -266,7 +266,7 @@ def test_statements_on_keys_read_one_partition_by_its_primary_key(
             return f"EXPLAIN (ANALYZE, FORMAT JSON) {text}", parameters
 
         values = {"token": one.own.token, "run": one.own.task_run_id, "batch": None, "why": None, "outcome": None,
-                  "follow": "none"}  # fmt: skip
+                  "pushed": None, "follow": "none"}  # fmt: skip
         found = statement.run(connection, space.key_date, one.hashes, **values)
         seen.append(json.loads(json.dumps(found.cursor.fetchone()[0])))
 

@@ -197,6 +197,36 @@ def test_a_later_try_is_fine_where_the_ledger_saw_the_run_or_its_time(books: Boo
     assert isinstance(failure(earlier), NotGuardedThen)
 
 
+NOW = datetime.now(UTC)
+
+
+@pytest.mark.parametrize(
+    ("code_since_at", "run_began_at", "says"),
+    [
+        (NOW - timedelta(hours=2), NOW - timedelta(hours=1), None),
+        (NOW - timedelta(minutes=59), NOW - timedelta(hours=1), "its code may be newer"),
+        (NOW - timedelta(hours=1, seconds=30), NOW - timedelta(hours=1), "its code may be newer"),
+        (NOW - timedelta(hours=2), None, "was cleared"),
+        (None, NOW - timedelta(hours=1), "does not tell"),
+    ],
+    ids=["older_code", "newer_code", "clocks_may_differ", "cleared", "unknown"],
+)
+def test_d08_a_run_whose_first_try_died_before_its_first_commit(
+    books: Books, code_since_at: datetime | None, run_began_at: datetime | None, says: str | None
+) -> None:
+    """It left nothing in the ledger: it goes on by itself where it cannot have run unguarded."""
+    report = books.run(
+        books.pay, ["A"], try_number=2, run_after_at=NOW - timedelta(hours=1),
+        code_since_at=code_since_at, run_began_at=run_began_at,
+    )  # fmt: skip
+    if says is None:
+        assert (counts(report), books.receiver.documents()) == ({"executed": 1}, ["A"])
+        return
+    assert isinstance(failure(report), NotGuardedThen)
+    assert says in str(failure(report))
+    assert books.receiver.calls() == []
+
+
 # -- another shape --------------------------------------------------------------------------------------
 
 
