@@ -33,7 +33,7 @@ def by_hand(world: RealAirflow, dag_id: str, day: date) -> str:
 
 
 def succeeded(world: RealAirflow, dag_id: str, run_id: str) -> None:
-    run = world.airflow.client.wait_for_run(dag_id, run_id, timeout_s=300)
+    run = world.airflow.client.wait_for_run(dag_id, run_id)
     assert run.state == "success", run
 
 
@@ -51,7 +51,7 @@ def test_d08_the_only_retry_settles_what_the_first_try_left_in_doubt_and_d07_a_r
     pulled = client.xcom("settling", run_id, "pull")
     assert pulled == f"{day}-C.csv", "the last of the listing, which the first try had done"
     client.clear_run("settling", run_id)
-    client.wait_for_run("settling", run_id, {"queued", "running"}, timeout_s=180)
+    client.wait_for_run("settling", run_id, {"queued", "running"})
     succeeded(replaying, "settling", run_id)
     assert client.xcom("settling", run_id, "pull") == pulled
     assert sum(replaying.receiver.calls().by_statement.get(no, 0) for no in numbers(day)) == 3
@@ -63,7 +63,7 @@ def test_d08_the_very_first_try_is_killed_before_its_first_commit_and_the_next_d
     client, day = replaying.airflow.client, date(2026, 3, 25)
     # A run must be clearly younger than its code, whatever the clocks of an Airflow say.
     until = time.monotonic() + CLOCKS_DIFFER.total_seconds()
-    client.wait(lambda: time.monotonic() > until, "a run that is younger than its code", timeout_s=180)
+    client.wait(lambda: time.monotonic() > until, "a run that is younger than its code")
     run_id = by_hand(replaying, "killed_early", day)
     succeeded(replaying, "killed_early", run_id)
     assert client.task("killed_early", run_id, "post").try_number == 2
