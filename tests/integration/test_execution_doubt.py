@@ -160,7 +160,15 @@ def test_d08_a_doubt_is_retryable_where_another_try_settles_it(
     for pay in (breaks(books, sent=False), in_window):
         for workers in (1, 2):
             documents = [f"{pay.__name__}-{workers}-{n}" for n in range(2)]
-            report = books.run(pay, documents, side_effect=effect, more_tries=more_tries, max_workers=workers)
+            report = books.run(
+                pay,
+                documents,
+                side_effect=effect,
+                more_tries=more_tries,
+                max_workers=workers,
+                run_id=f"run of {documents[0]}",
+                run_type="manual",
+            )
             assert counts(report) == {"in_doubt": 2}
             assert failure(report).retryable is retryable
             assert "resolve --key" in str(failure(report))
