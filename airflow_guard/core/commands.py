@@ -59,8 +59,8 @@ def resolve_document_command(
     """
     namespace, operation, day = space
     words = [namespace, day, operation, *([] if document is None else [document])]
-    named = " ".join(shlex.quote(word) for word in words)
-    return f'{PROGRAM} resolve{_ledger_option(ledger)} {named} {Decision.of(decision).option} --reason "…"'
+    options = f'{Decision.of(decision).option} --reason "…"'
+    return f"{PROGRAM} resolve{_ledger_option(ledger)} {_names_and_options(words, options)}"
 
 
 def drop_command(
@@ -84,10 +84,19 @@ def drop_command(
     :param ledger: as for :func:`resolve_command`.
     """
     namespace, operation, day = space
-    named = ["--all"] if every else [shlex.quote(each) for each in documents if each is not None]
-    words = [*(shlex.quote(word) for word in (namespace, day, operation)), *named]
-    words += [f"--cycle {shlex.quote(cycle)}"] if cycle else []
-    return f'{PROGRAM} drop{_ledger_option(ledger)} {" ".join(words)} --reason "…"'
+    words = [namespace, day, operation, *([] if every else [each for each in documents if each is not None])]
+    options = [
+        *(["--all"] if every else []),
+        *([f"--cycle {shlex.quote(cycle)}"] if cycle else []),
+        '--reason "…"',
+    ]
+    return f"{PROGRAM} drop{_ledger_option(ledger)} {_names_and_options(words, ' '.join(options))}"
+
+
+def _names_and_options(names: Sequence[str], options: str) -> str:
+    """Return names and options of a command line; what begins with a dash is a name only after two dashes."""
+    named = " ".join(shlex.quote(name) for name in names)
+    return f"{options} -- {named}" if any(name.startswith("-") for name in names) else f"{named} {options}"
 
 
 def adopt_command(namespace: str, operation: str, *, ledger: str | None = None) -> str:

@@ -234,7 +234,7 @@ class Purge:
         )
 
     def _ended_runs(self, name: Name) -> tuple[sa.ColumnElement[bool], ...]:
-        """Tries that are over, and that no key refers to which stays."""
+        """Tries that are over, that no key refers to which stays, and that listed nothing that is still to be done."""
         t = self.ledger.database.tables
         run, lease, e = t.task_run, t.lease, t.execution
         stays = (*self._of(e, name), sa.not_(sa.and_(*self._done(name))))
@@ -248,6 +248,7 @@ class Purge:
             *self._of(run, name),
             sa.not_(sa.exists().where(lease.c.task_run_id == run.c.id, lease.c.expires_at > utc_now())),
             run.c.id.not_in(used),
+            sa.not_(sa.exists().where(t.listed.c.task_run_id == run.c.id)),
         )
 
     def _closed_breaks(self, name: Name) -> tuple[sa.ColumnElement[bool], ...]:

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from airflow_guard.core.errors import BeforeHorizon, LedgerBusy, ResolutionError
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.dialects import utc_after
+from airflow_guard.store.listed import ListedDocuments
 from airflow_guard.store.purge import Purge
 from airflow_guard.store.rename import rename
 from airflow_guard.store.reruns import authorise
@@ -82,6 +83,19 @@ def test_the_lease_of_a_killed_try_goes_with_the_try(ledger: Ledger) -> None:
     with ledger.database.engine.connect() as connection:
         assert connection.execute(sa.select(lease.c.task_run_id)).scalars().all() == [kept]
     assert count(ledger, "task_run") == 1
+
+
+def test_a_try_that_listed_what_is_still_to_be_done_stays(ledger: Ledger) -> None:
+    done = attempt(ledger, "INV-1", space=OLD).begin().complete("1")
+    left = opened(ledger, OLD)
+    ListedDocuments(ledger.database).note(left, OLD.key_date, documents_of(OLD, "INV-2"))
+    for task_run_id in (done.own.task_run_id, left):
+        ledger.runs.close(task_run_id, "failed", {})
+    purge(ledger)
+    run = ledger.database.tables.task_run
+    with ledger.database.engine.connect() as connection:
+        assert connection.execute(sa.select(run.c.id)).scalars().all() == [left]
+    assert count(ledger, "listed") == 1
 
 
 def test_what_is_done_and_old_goes_in_batches_and_cannot_be_claimed_again(ledger: Ledger) -> None:

@@ -123,9 +123,9 @@ def test_every_option_in_a_text_is_one_of_the_command_that_says_it() -> None:
 def _samples(function: Any) -> dict[str, Any]:
     values = {
         "key_hash": "3f" * 16, "dag_id": "a dag", "business_date": "2026-01-30", "operation": "post it",
-        "space": ("statements", "post", "2026-01-30"), "document": "-S 1", "namespace": "statements",
+        "space": ("statements", "post", "2026-01-30"), "document": "-S1", "namespace": "statements",
         "old": ("a", "b"), "new": ("c", "d"), "first": "2026-01-01", "last": "2026-01-31", "decision": "waive",
-        "option": "--without-reversal", "documents": ["-S 1", "S 2"],
+        "option": "--without-reversal", "documents": ["-S1", "S 2"],
     }  # fmt: skip
     names = [name for name, each in inspect.signature(function).parameters.items()
              if each.default is inspect.Parameter.empty]  # fmt: skip
@@ -150,6 +150,8 @@ def test_every_command_line_that_is_handed_over_is_understood(function: Any) -> 
     given, unknown = _parser().parse_known_args(arguments)
     assert not unknown
     assert given.command.name == arguments[0]
+    if {"document", "documents"} & inspect.signature(function).parameters.keys():
+        assert "-S1" in [*getattr(given, "documents", []), *getattr(given, "document", [])], vars(given)
 
 
 @cache
