@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.documents import AFTER_A_FINER_IDENTITY
@@ -244,8 +245,9 @@ class Listed:
         if self._spec.mode != "enforce":
             return
         open_ = [each for each in chunk if outcomes.get(each.key_hash) in _NOT_FINISHED]
-        self._note(open_, whys)
-        self._left.relisted(chunk)
+        with _as_far_as_the_ledger_answers():
+            self._note(open_, whys)
+            self._left.relisted(chunk)
 
     def _note(self, documents: Iterable[Document], whys: dict[str, str] | None = None) -> None:
         documents = list(documents)
@@ -256,26 +258,25 @@ class Listed:
     def finish(self, *, stopped: bool) -> None:
         """Note what a try that stopped has not reached; of one that reached its end, find what was forgotten."""
         if self._spec.mode == "enforce":
-            self._note_refused()
-            if stopped:
-                self.before_effects()
-            if self._notes:
-                self._store.forget_claimed(self._task_run_id)
+            with _as_far_as_the_ledger_answers():
+                self._note_refused()
+                if stopped:
+                    self.before_effects()
+                if self._notes:
+                    self._store.forget_claimed(self._task_run_id)
         if not stopped:
             self._left.report()
 
     def abandon(self) -> None:
-        """Note all that is in hand: the try ends in the middle. What cannot be noted changes nothing of that."""
+        """Note all that is in hand: the try ends in the middle."""
         if self._spec.mode != "enforce":
             return
-        try:
+        with _as_far_as_the_ledger_answers():
             self._note(self._chunk)
             self._noted_ahead = False
             self.before_effects()
             self._note_refused()
             self._store.forget_claimed(self._task_run_id)
-        except GuardError as problem:
-            log.warning("What this try had listed and not begun could not be recorded: %s", problem)
 
     def _note_refused(self) -> None:
         if self._refused:
@@ -284,6 +285,15 @@ class Listed:
     def settled(self) -> None:
         """Forget all that this run has noted: the try ended well, so that all of it is done."""
         self._left.clear(also=self._notes)
+
+
+@contextmanager
+def _as_far_as_the_ledger_answers() -> Iterator[None]:
+    """Say what could not be noted: it changes nothing of how the try ends, and what is claimed its keys tell."""
+    try:
+        yield
+    except GuardError as problem:
+        log.warning("What this try had listed and not begun could not be recorded: %s", problem)
 
 
 _NOT_FINISHED = frozenset(

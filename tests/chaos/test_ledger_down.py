@@ -237,7 +237,7 @@ def test_a_lease_that_ran_out_while_the_ledger_was_down_is_renewed_before_the_ne
 
     with back_after(proxy, 3):
         report = remote.run(pay, ["A", "B", "C"], lease=timedelta(seconds=60))
-    assert counts(seen[0]) == {"in_doubt": 1, "executed": 1}
+    assert counts(seen[0]) == {"in_doubt": 1, "executed": 1, "forgotten": 1}, "it does not list C"
     assert counts(report) == {"executed": 2, "failed": 1}
     assert failure(report).retryable
     assert books.states() == dict.fromkeys("ABC", "completed")
