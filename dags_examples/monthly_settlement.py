@@ -63,8 +63,8 @@ def monthly_settlement():
         document_key="contract_id",
         # Whoever changes the holder's name in between has not changed what is owed.
         fingerprint_fields=["fee"],
-        # A run by hand says which month it means, in conf: {"business_date": "2026-01-31"}. Another day is
-        # refused.
+        # A run by hand says which month it means, in conf: {"business_date": "2026-01-31"}. On another day
+        # it is skipped.
         business_date=month_end(),
         call_per="batch",
         side_effect="database",

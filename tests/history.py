@@ -28,7 +28,7 @@ FROM (SELECT (CAST(:last AS date) - n) AS day FROM generate_series(0, :dates - 1
 _TRIES = """
 INSERT INTO guard_task_run (id, dag_id, task_id, run_id, map_index, try_number, run_type, run_after_at, deployment,
   key_namespace, operation, business_date, date_source, date_detail, cycle, key_shape, mode, host, pid, started_at,
-  ended_at, outcome, documents, executed, replayed, blocked, in_doubt)
+  ended_at, outcome, documents, first_claims, executed, replayed, blocked, in_doubt)
 SELECT id * 10 + try, dag, 'post', CASE try WHEN 2 THEN 'manual__' WHEN 3 THEN 'backfill__' ELSE 'scheduled__' END || day,
   -1, CASE try WHEN 1 THEN 2 ELSE 1 END, CASE try WHEN 2 THEN 'manual' WHEN 3 THEN 'backfill' ELSE 'scheduled' END,
   day + interval '1 day', 'default', dag, 'post', day, 'explicit', '', '', 'test', 'enforce', 'worker-1', 1,
@@ -37,7 +37,8 @@ SELECT id * 10 + try, dag, 'post', CASE try WHEN 2 THEN 'manual__' WHEN 3 THEN '
        ELSE day + interval '1 day' + try * interval '1 hour' + interval '5 minutes' END,
   CASE WHEN (try = 0 AND id % 20 = 0) OR (back = 0 AND try = 1) THEN NULL
        WHEN try = 0 THEN 'failed' WHEN try = 3 THEN 'failed' ELSE 'success' END,
-  :documents, CASE try WHEN 1 THEN :documents ELSE 0 END, CASE try WHEN 2 THEN :documents ELSE 0 END,
+  :documents, CASE try WHEN 1 THEN :documents ELSE 0 END, CASE try WHEN 1 THEN :documents ELSE 0 END,
+  CASE try WHEN 2 THEN :documents ELSE 0 END,
   CASE try WHEN 3 THEN :documents ELSE 0 END, 0
 FROM cell, generate_series(0, 3) AS try
 WHERE try = 1 OR (try = 0 AND id % 4 = 0) OR (try = 2 AND id % 3 = 0) OR (try = 3 AND id % 10 = 0)

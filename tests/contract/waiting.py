@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from airflow_guard.demo.waiting import QUIET_S, wait
@@ -13,9 +14,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = QUIET_S
 _POSTGRES = "SELECT count(*) >= {} FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
-_MYSQL = (
-    "SELECT count(*) >= {} FROM information_schema.innodb_trx t JOIN information_schema.processlist p "
-    "ON p.id = t.trx_mysql_thread_id WHERE t.trx_state = 'LOCK WAIT' AND p.db = database()"
+_BLOCKED = re.compile(
+    r"---TRANSACTION (?:(?!---TRANSACTION).)*?LOCK WAIT(?:(?!---TRANSACTION).)*?thread id (\d+)", re.DOTALL
 )
 
 
@@ -32,6 +32,18 @@ def wait_until_blocked(ledger: Ledger, sessions: int = 1) -> None:
     """Return when so many sessions of this ledger's database wait for a lock."""
     if ledger.database.dialect == "postgresql":
         wait_until(ledger.database.engine, _POSTGRES.format(sessions))
-    else:
-        # InnoDB renews that view only if nobody has looked at it for a tenth of a second.
-        wait_until(ledger.database.engine, _MYSQL.format(sessions), pause_s=0.15)
+        return
+    engine = ledger.database.engine
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        wait(lambda: len(_blocked(connection)) >= sessions, f"{sessions} sessions that are blocked")
+
+
+def _blocked(connection: sa.Connection) -> set[int]:
+    """Return the sessions of this MariaDB database that wait for a lock.
+
+    By the monitor: InnoDB renews its tables of transactions only if nobody at all has looked at them for a tenth of a
+    second, so that several tests that wait at once would never see anything.
+    """
+    (*_, status) = connection.exec_driver_sql("SHOW ENGINE INNODB STATUS").one()
+    mine = connection.exec_driver_sql("SELECT id FROM information_schema.processlist WHERE db = database()")
+    return {int(found) for found in _BLOCKED.findall(status)} & set(mine.scalars())

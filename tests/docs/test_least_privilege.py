@@ -16,13 +16,15 @@ from airflow_guard.cli.main import main as airflow_guard
 from airflow_guard.core.alerts.facts import AlertKind
 from airflow_guard.core.alerts.problems import Problem
 from airflow_guard.core.checks import CheckOutcome, FoundBreak, Progress
-from airflow_guard.core.errors import GuardError
+from airflow_guard.core.documents import DocumentReader
+from airflow_guard.core.errors import GuardError, NotExecuted
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.store.alerts import Alerts
 from airflow_guard.store.breaks import Findings
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
+from airflow_guard.store.listed import ListedDocuments
 from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
 from airflow_guard.store.tables import Tables
 from airflow_guard.store.watching import Watch
@@ -111,7 +113,7 @@ class Work:
         authorised and expired, an open break."""
         owner, why = "guard_migrations", ["--yes", "--reason", "wrong rate"]
         with TestLedger(self.urls[owner]) as ledger:
-            ledger.run(work, documents=["A", "B", "R", "K"], **self.given())
+            ledger.run(work, documents=["A", "B", "R", "K", "L"], **self.given())
             for operation in ("send", "pay"):
                 ledger.run(
                     work, document="old", business_date="2025-01-31", **self.given(operation=operation)
@@ -125,8 +127,18 @@ class Work:
             of_k = sa.select(e.c.key_hash).where(e.c.document == "K", e.c.key_namespace == self.dag)
             over = sa.update(r).where(r.c.key_hash.in_(of_k)).values(expires_at=r.c.authorised_at)
             assert ledger.database.write(lambda c: c.execute(over).rowcount) == 1
-        with opened(self.urls["guard_migrations"]) as ledger:
+        with opened(self.urls[owner]) as ledger:
+            self._noted(ledger, "M")
             self.check(ledger, FoundBreak("amount_mismatch", {}, "D-9", "amount", "1", "2", "1", 1, 1))
+
+    def _noted(self, ledger: Ledger, name: str) -> None:
+        """Leave a document that a try has listed and nobody has claimed."""
+        run = ledger.database.tables.task_run
+        last = sa.select(sa.func.max(run.c.id)).where(run.c.key_namespace == self.dag, run.c.operation == "send",
+                                                      run.c.business_date == DAY)  # fmt: skip
+        (task_run_id,) = ledger.database.read(lambda c: c.execute(last).one())
+        document = DocumentReader(KeySpace(self.dag, "send", DAY).hasher()).read_one(name)
+        ListedDocuments(ledger.database).note(task_run_id, DAY, [document])
 
     def command(self, account: str, *words: str) -> None:
         """Run a command line as an account."""
@@ -161,6 +173,9 @@ class Work:
             run = ledger.run(work, documents=["R", "N"], **self.given())
             if run.error is not None:
                 raise run.error
+            left = ledger.run(work, documents=["L"], **self.given(operation="pay"))
+            if not isinstance(left.error, NotExecuted):
+                raise left.error or GuardError("nothing was left")
             ledger.crash(work, at="before", document="C", **self.given())
             ledger.expire_leases()
             again = ledger.run(work, document="C", **self.given())
@@ -187,6 +202,7 @@ class Work:
         for line in (
             ["show", self.dag, day],
             ["resolve", self.dag, day, "send", "B", "--happened", "--yes", *why],
+            ["drop", self.dag, day, "send", "L", "M", *why],
             ["rerun", self.dag, "send", "--start", day, "--document", "A", "--document", "K", "--without-reversal",
              "--yes", *why],
             ["adopt", "--dag", self.dag, "--operation", "post", "--sql",

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from airflow_guard.cli.main import main as airflow_guard
 from airflow_guard.core.alerts.facts import AlertKind
 from airflow_guard.core.alerts.problems import Problem
+from airflow_guard.core.errors import NotExecuted
 from airflow_guard.store.alerts import Alerts
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
@@ -137,9 +138,11 @@ def _rendered(url: sa.URL) -> str:
 
 
 def work(document: str) -> str:
-    """What a task does; the answer for B is lost."""
+    """What a task does; the answer for B is lost, and L is not done."""
     if document == "B":
         raise TimeoutError("no answer")
+    if document == "L":
+        raise NotExecuted("closed")
     return document
 
 

@@ -141,8 +141,8 @@ def test_d07_a_listing_in_another_order_gives_what_the_first_run_gave(business: 
     assert [pulled["file_name"] for pulled in seen] == ["B.csv", "B.csv"]
 
 
-@pytest.mark.parametrize("database", [True, False], ids=["database", "external"])
-def test_d07_a_batch_pushes_again(business: Business, database: bool) -> None:
+@pytest.mark.parametrize("inside", [True, False], ids=["database", "external"])
+def test_d07_a_batch_pushes_again(business: Business, inside: bool) -> None:
     seen: list[Any] = []
 
     def post(documents: list[str], ti: Any, connection: Any) -> None:
@@ -154,8 +154,8 @@ def test_d07_a_batch_pushes_again(business: Business, database: bool) -> None:
         push("".join(documents), ti)
 
     given: dict[str, Any] = {"call_per": "batch", "batch_size": 2, "documents": ["A", "B", "C"]}
-    function = post if database else send
-    given |= {"side_effect": "database"} if database else {}
+    function = post if inside else send
+    given |= {"side_effect": "database"} if inside else {}
     run = start_run(dag_of(business, function, seen, **given), logical_at=MARCH_31).go()
     again(run)
     assert seen[1] == seen[0]

@@ -172,9 +172,9 @@ def test_empty_sides_fail_as_before_when_nobody_answers(sides: Sides) -> None:
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({"on_break": "ask", "ask_timeout": 60}, "above zero"),
+        ({"on_break": "ask", "ask_timeout": 0}, "above zero"),
         ({"on_break": "fail", "ask_timeout": timedelta(hours=1)}, "no meaning without"),
-        ({"on_break": "Ask"}, '"fail", "warn" or "ask"'),
+        ({"on_break": "Ask"}, "'fail', 'warn' or 'ask'"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(sides: Sides, parameters: dict[str, Any], says: str) -> None:

@@ -91,6 +91,14 @@ def _purge(site: Site) -> tuple[str, dict[str, Any]]:
     }
 
 
+def _drop(site: Site) -> tuple[str, dict[str, Any]]:
+    attempt(site.ledger, "E2E-1", space=PAY).begin().fail("closed")
+    return f"/forms/drop?ledger={LEDGER}", {
+        "namespace": "payments", "operation": "pay", "date": str(DAY), "cycle": "", "which": "named",
+        "documents": "E2E-1", **REASON,
+    }  # fmt: skip
+
+
 def _fail_over(site: Site) -> tuple[str, dict[str, Any]]:
     attempt(site.ledger, "E2E-1", space=PAY).begin()
     return f"/forms/fail-over?ledger={LEDGER}", {
@@ -103,7 +111,7 @@ def _fail_over(site: Site) -> tuple[str, dict[str, Any]]:
 FORMS = {
     "settle": _settle, "resolve": _resolve, "break": _break, "rerun": _rerun, "withdraw": _withdraw, "adopt": _adopt,
     "rename": _rename,
-    "purge": _purge, "fail-over": _fail_over,
+    "purge": _purge, "fail-over": _fail_over, "drop": _drop,
 }  # fmt: skip
 
 OF_A_ROW = {"settle", "resolve", "break", "rerun"}
@@ -115,7 +123,7 @@ def everything(site: Site) -> dict[str, list[Any]]:
     with site.ledger.database.engine.connect() as connection:
         return {
             table.name: [tuple(row) for row in connection.execute(table.select())]
-            for table in (t.execution, t.event, t.breaks, t.rerun, t.alias, t.horizon, t.fail_over)
+            for table in (t.execution, t.event, t.breaks, t.rerun, t.alias, t.horizon, t.fail_over, t.listed)
         }
 
 
