@@ -330,6 +330,9 @@ def is_down(error: DBAPIError) -> bool:
         "timeout",
         "failed to resolve host",
         "could not translate host name",
+        "name or service not known",
+        "name resolution",
+        "nodename nor servname",
     )
     return not error_code(error) and any(word in text for word in lost)
 

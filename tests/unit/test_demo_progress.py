@@ -31,7 +31,8 @@ def test_steps_are_numbered_and_a_wait_is_said_now_and_then(now: list[float]) ->
         step.note("done with it")
     with screen.step("It is counted"):
         now[0] += 3
-    assert out.getvalue().splitlines() == [
+    # Some releases of rich leave an empty line where a bar was.
+    assert [line for line in out.getvalue().splitlines() if line] == [
         "1/2 The month is posted",
         "  · 15 s, waits for the backfill to end, 7 of 31",
         "  · 30 s, waits for the backfill to end, 7 of 31",
