@@ -179,12 +179,14 @@ class Report:
         self.settles_in_s = max(self.settles_in_s, left_s)
 
     def only_waits(self, *, for_others: bool = True) -> bool:
-        """Return whether nothing but time keeps the task from success: other attempts, and doubts that it settles.
+        """Return whether nothing but time keeps the documents it reached from success: other attempts, own doubts.
+
+        A task that was asked to stop may not wait for them, though: ``stopped``.
 
         :param for_others: whether the task waits for other attempts.
         """
         waits = self.settling + (self.counts[Outcome.WAITING] if for_others else 0)
-        return bool(waits and waits == self.failures and self.stopped is None and self.problem is None)
+        return bool(waits and waits == self.failures and self.problem is None)
 
     @property
     def causes(self) -> list[BaseException]:

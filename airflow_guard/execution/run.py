@@ -203,7 +203,8 @@ class GuardedTask:
         return expected_now(self._spec.expected, lambda function: Callee.of(function).call(given))
 
     def _outcome(self, report: Report) -> str:
-        if report.only_waits(for_others=self._spec.on_concurrent == "wait"):
+        for_others = self._spec.on_concurrent == "wait"
+        if report.stopped is None and report.only_waits(for_others=for_others):
             return "waiting"
         return "failed" if report.failure("", self._spec.max_rejected) else "success"
 

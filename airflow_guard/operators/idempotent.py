@@ -325,7 +325,7 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
         wait = Wait.of(self.wait_timeout, self.poll_interval, resumed.deadline_at)
         while report.only_waits(for_others=others):
             wait = wait.until_settled(report.settles_in_s)
-            if not wait.left:
+            if not wait.left or attempt.is_stopped():
                 break
             if report.settling:
                 self.log.info("Waiting %.0f s, until verify can settle what is in doubt.", wait.settles_in_s)

@@ -19,7 +19,9 @@ from airflow_guard import (
 )
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.report import Report
+from airflow_guard.execution.listed import Listed
 from airflow_guard.operators.failures import GuardRetry
+from airflow_guard.operators.task_try import GuardedTry
 from airflow_guard.operators.waiting import Wait
 from airflow_guard.triggers import SHORTEST_DEFERRAL_S
 from airflow_guard.triggers.ledger import LedgerTrigger
@@ -201,24 +203,43 @@ def test_what_fails_beside_the_wait_fails_at_once(business: Business, holder: Wo
     assert (ended.state, type(ended.cause)) == ("up_for_retry", DocumentsFailed)
 
 
-def test_a_task_that_is_killed_while_it_waits_ends_soon(business: Business, holder: Worker) -> None:
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in process", "deferred"])
+@pytest.mark.parametrize(
+    ("where", "moment"),
+    [(Listed, "finish"), (GuardedTry, "run"), (Wait, "_pause")],
+    ids=["in its try", "after it", "in the wait"],
+)
+def test_a_task_that_is_killed_before_or_while_it_waits_ends_and_says_so(
+    business: Business,
+    holder: Worker,
+    monkeypatch: pytest.MonkeyPatch,
+    deferrable: bool,
+    where: type,
+    moment: str,
+) -> None:
     tasks: list[Any] = []
+    real = getattr(where, moment)
 
-    def killed() -> None:
-        while not (tasks and is_waiting(business)()):
-            threading.Event().wait(0.01)
+    def killed(*args: Any, **kwargs: Any) -> Any:
+        returned = real(*args, **kwargs)
         tasks[0].on_kill()
+        return returned
+
+    monkeypatch.setattr(where, moment, killed)
+    if where is Wait:
+        deferrable = False  # a task that is deferred has no process to kill
 
     def seen(context: Any) -> None:
         tasks.append(context["task"])
 
-    thread = threading.Thread(target=killed, daemon=True)
-    thread.start()
-    dag = dag_of(business, document="A", pre_execute=seen)
+    dag = dag_of(business, document="A", pre_execute=seen, deferrable=deferrable)
     ended = start_run(dag, logical_at=MARCH_31).go().last("act")
-    thread.join()
     assert (ended.state, type(ended.cause)) == ("up_for_retry", InProgressElsewhere)
     assert "asked to stop" in str(ended.error)
+    assert f"pid {holder.pid}" in str(ended.error)
+    (stopped,) = [each for each in business.task_runs() if each.run_id != "manual__elsewhere"]
+    assert (stopped.outcome, stopped.waiting) == ("failed", 1)
+    assert "asked to stop" in stopped.error
 
 
 # -- the trigger by itself -----------------------------------------------------------------------------------
