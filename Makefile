@@ -33,7 +33,7 @@ help:
 	@echo 'PYTHON=python3.12 chooses the Python of a new .venv.'
 
 demo: .venv/.demo
-	@.venv/bin/python -m airflow_guard.demo $(DEMO_ARGS)
+	@.venv/bin/python -m demo $(DEMO_ARGS)
 
 # In the order of their names: the slow ones (approaches, chaos) come first, thousands of quick ones fill the end.
 IN_PARALLEL = -n $(WORKERS) --dist loadfile --no-loadscope-reorder

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Self
 
 import psycopg
 
-from airflow_guard.demo.postgres import EmbeddedPostgres
-from airflow_guard.demo.stack import COMPONENTS, AirflowStack
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 from chaos.broker import Broker
+from demo.postgres import EmbeddedPostgres
+from demo.stack import COMPONENTS, AirflowStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

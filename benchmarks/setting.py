@@ -16,13 +16,13 @@ import sqlalchemy as sa
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.shapes import KeyShape
-from airflow_guard.demo.postgres import EmbeddedPostgres
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import migrate
 from airflow_guard.store.task_runs import TaskTry
+from demo.postgres import EmbeddedPostgres
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

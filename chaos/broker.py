@@ -7,9 +7,9 @@ import socket
 from typing import TYPE_CHECKING, Self
 
 from airflow_guard.core.errors import ConfigurationError
-from airflow_guard.demo.offspring import Offspring
-from airflow_guard.demo.stack import free_port
-from airflow_guard.demo.waiting import NothingMoves, sizes, wait
+from demo.offspring import Offspring
+from demo.stack import free_port
+from demo.waiting import NothingMoves, sizes, wait
 
 if TYPE_CHECKING:
     from pathlib import Path

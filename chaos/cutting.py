@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, Self
 
 import sqlalchemy as sa
 
-from airflow_guard.demo.waiting import QUIET_S
+from demo.waiting import QUIET_S
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -18,11 +18,11 @@ import httpx
 
 from airflow_guard.cli.main import main as airflow_guard
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.airflow_client import AirflowRefused
 from chaos.faults.people import DAGS
 from chaos.plan import MAPPED, OPERATIONS, start_of
 from chaos.referee import effects_of, tells_of, told
 from chaos.rig import DATABASE, LONGEST_STALL_S
+from demo.airflow_client import AirflowRefused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import httpx
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.waiting import NothingMoves, Patience
 from chaos.faults.people import DAGS
+from demo.waiting import NothingMoves, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,11 +22,6 @@ import psutil
 import psycopg
 from psycopg.rows import dict_row
 
-from airflow_guard.demo.airflow_client import AirflowClient
-from airflow_guard.demo.offspring import carries, marked
-from airflow_guard.demo.postgres import EmbeddedPostgres
-from airflow_guard.demo.receiver import Manners, Receiver
-from airflow_guard.demo.stack import COMPONENTS, AirflowStack
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 from chaos import clock, paper, sabotage
@@ -34,6 +29,11 @@ from chaos.broker import Broker
 from chaos.cutting import Proxy
 from chaos.plan import PLAN_FILE, Plan
 from chaos.small_disk import SmallDisk
+from demo.airflow_client import AirflowClient
+from demo.offspring import carries, marked
+from demo.postgres import EmbeddedPostgres
+from demo.receiver import Manners, Receiver
+from demo.stack import COMPONENTS, AirflowStack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from airflow_guard.demo.postgres import EmbeddedPostgres
+    from demo.postgres import EmbeddedPostgres
 
 _NEW_NAMESPACE = 0x00020000
 _PRIVATE = 0x40000 | 0x4000  # MS_PRIVATE | MS_REC

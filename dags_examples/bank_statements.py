@@ -17,9 +17,9 @@ from airflow.sdk import Connection, Variable, dag
 from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_guard import External, IdempotentOperator, task
-from airflow_guard.demo.books import post_statement  # (payload, connection): a few INSERTs, nothing special
-from airflow_guard.demo.receiver import ReceiverClient
-from airflow_guard.demo.statements import read_statements
+from demo.books import post_statement  # (payload, connection): a few INSERTs, nothing special
+from demo.receiver import ReceiverClient
+from demo.statements import read_statements
 
 
 def statements_of(business_date):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.demo.waiting import QUIET_S
+from demo.waiting import QUIET_S
 from tests.airflow_environment import enter_dag
 
 if TYPE_CHECKING:

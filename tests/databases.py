@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, Protocol
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.demo.postgres import EmbeddedPostgres, EmbeddedPostgresNotInstalled
+from demo.postgres import EmbeddedPostgres, EmbeddedPostgresNotInstalled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

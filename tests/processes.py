@@ -43,7 +43,7 @@ from unittest import mock
 
 import psutil
 
-from airflow_guard.demo.waiting import NothingMoves, Patience, cpu_used
+from demo.waiting import NothingMoves, Patience, cpu_used
 
 if TYPE_CHECKING:
     from collections.abc import Callable

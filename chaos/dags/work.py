@@ -21,11 +21,11 @@ from airflow_guard import (
     business_date_of,
     guard_defaults,
 )
-from airflow_guard.demo.receiver import ReceiverClient
 from chaos import clock, sabotage
 from chaos.paper import Paper
 from chaos.plan import Plan
 from chaos.timetable import DAILY, HOURLY, AsPlanned
+from demo.receiver import ReceiverClient
 
 EDITION = 1
 PLAN = Plan.read()

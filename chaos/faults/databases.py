@@ -11,7 +11,7 @@ from chaos.faults.drawing import NothingToHit, Strike, fault
 from chaos.rig import LONGEST_STALL_S
 
 if TYPE_CHECKING:
-    from airflow_guard.demo.postgres import EmbeddedPostgres, StopMode
+    from demo.postgres import EmbeddedPostgres, StopMode
 
 
 @fault("restart PostgreSQL of the ledger")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, get_args
 import httpx
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.airflow_client import Reprocess
 from chaos.faults.drawing import NothingToHit, Strike, fault
 from chaos.plan import OPERATIONS
+from demo.airflow_client import Reprocess
 
 if TYPE_CHECKING:
-    from airflow_guard.demo.airflow_client import DagRun
+    from demo.airflow_client import DagRun
 
 DAGS = tuple(sorted({operation.dag_id for operation in OPERATIONS.values()}))
 

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_guard.core.errors import LedgerUnavailable
 from airflow_guard.core.states import FollowUp, State
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.execution import external, in_database, writer
 from airflow_guard.execution import workers as execution_workers
+from demo.waiting import QUIET_S
 from tests.chaos.books import DATABASE, Books, counts, failure, numbered
 from tests.chaos.proxy import Proxy
 from tests.databases import databases

@@ -21,8 +21,8 @@ from airflow_guard.cli.main import main
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, NotExecuted
 from airflow_guard.core.states import State
-from airflow_guard.demo.postgres import EmbeddedPostgres, EmbeddedPostgresNotInstalled, _give_to_server
 from airflow_guard.testing import TestLedger
+from demo.postgres import EmbeddedPostgres, EmbeddedPostgresNotInstalled, _give_to_server
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

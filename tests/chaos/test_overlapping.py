@@ -12,8 +12,8 @@ import sqlalchemy as sa
 
 from airflow_guard.core.errors import LedgerBusy
 from airflow_guard.core.states import Phase, State
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.dialects import age_s
+from demo.waiting import QUIET_S
 from tests.chaos.books import DATABASE, counts, failure
 from tests.chaos.fixtures import ONE_OF_EACH
 from tests.chaos.jobs import outcome, work

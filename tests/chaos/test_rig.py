@@ -20,8 +20,6 @@ import psutil
 import pytest
 from airflow.timetables.base import TimeRestriction
 
-from airflow_guard.demo.offspring import Offspring, marked
-from airflow_guard.demo.waiting import wait
 from chaos import faults, hosts
 from chaos.duty import left_out
 from chaos.faults import celery, databases, machines, people, processes
@@ -30,6 +28,8 @@ from chaos.plan import OPERATIONS, PLAN_FILE, Plan
 from chaos.referee import judge
 from chaos.rig import RECEIVERS, Rig
 from chaos.timetable import DAILY, HOURLY, AsPlanned
+from demo.offspring import Offspring, marked
+from demo.waiting import wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

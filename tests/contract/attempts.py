@@ -13,13 +13,13 @@ from airflow_guard.core.documents import Document
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace, batch_id_of
 from airflow_guard.core.states import FollowUp
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.dialects import utc_after
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import partition
 from airflow_guard.store.task_runs import TaskTry
+from demo.waiting import QUIET_S
 from tests.databases import wants_partitions
 from tests.ledgers import migrated
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import check_migrated, current_revision, ensure_sqlite, migrate
+from demo.waiting import QUIET_S
 from tests.processes import FORKED
 
 if TYPE_CHECKING:

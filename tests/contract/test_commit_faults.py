@@ -13,7 +13,6 @@ import sqlalchemy as sa
 from airflow_guard.core.errors import LedgerError, LedgerUnavailable, UnknownCommit
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.demo.postgres import EmbeddedPostgres
 from airflow_guard.store import business_transaction as business_module
 from airflow_guard.store import database as database_module
 from airflow_guard.store import resolution
@@ -22,6 +21,7 @@ from airflow_guard.store.changes import BEGIN
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger, Ownership
 from chaos.cutting import PATIENCE_S, Proxy
+from demo.postgres import EmbeddedPostgres
 from tests.contract.attempts import SPACE, Attempt, attempt, documents_of, events_of, new_ledger, opened
 from tests.contract.waiting import wait_until, wait_until_blocked
 from tests.databases import POSTGRES, databases

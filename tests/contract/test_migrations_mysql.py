@@ -16,11 +16,11 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError
 
 from airflow_guard.core.errors import ConfigurationError
-from airflow_guard.demo.waiting import QUIET_S, Patience, cpu_used
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import check_migrated, current_revision, migrate
 from airflow_guard.store.migrations import REVISIONS
 from airflow_guard.store.tables import Tables
+from demo.waiting import QUIET_S, Patience, cpu_used
 from tests.contract.schema_of import tables_of, triggers_of
 from tests.databases import DatabaseUnderTest, databases
 

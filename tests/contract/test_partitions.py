@@ -14,7 +14,6 @@ import sqlalchemy as sa
 
 from airflow_guard.core.errors import BeforeHorizon, ConfigurationError, LedgerBusy
 from airflow_guard.core.keys import DATELESS, KeySpace
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
@@ -23,6 +22,7 @@ from airflow_guard.store.partition_drop import PartitionDrop
 from airflow_guard.store.partitions import Partition, Split, is_partitioned, partitions_of
 from airflow_guard.store.purge import Purge
 from airflow_guard.store.resolution import resolve
+from demo.waiting import QUIET_S
 from tests.contract.attempts import attempt, documents_of, opened
 from tests.databases import POSTGRES, databases
 from tests.docs.pages import page

@@ -17,12 +17,12 @@ import sqlalchemy as sa
 
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import State
-from airflow_guard.demo.stack import free_port
-from airflow_guard.demo.waiting import Patience, cpu_used
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
 from airflow_guard.store.changes import BEGIN
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
+from demo.stack import free_port
+from demo.waiting import Patience, cpu_used
 from tests.contract.attempts import SPACE, attempt, documents_of, new_ledger
 from tests.contract.waiting import PATIENCE_S
 from tests.databases import databases, not_run

@@ -19,9 +19,9 @@ from airflow_guard.core.checks import (
 )
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.breaks import Changes, Findings
 from airflow_guard.store.reconciliations import Check, CheckState, Ending, Figures, Reconciliations
+from demo.waiting import QUIET_S
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from airflow_guard.demo.waiting import QUIET_S, wait
+from demo.waiting import QUIET_S, wait
 
 if TYPE_CHECKING:
     import sqlalchemy as sa

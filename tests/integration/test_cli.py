@@ -27,10 +27,10 @@ from airflow_guard.core.commands import without_password
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp, State
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.rerun_withdrawal import Scope, granted, withdraw
 from airflow_guard.store.resolution import resolve
+from demo.waiting import QUIET_S
 from tests.contract.attempts import (
     DAY,
     SPACE,

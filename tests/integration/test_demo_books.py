@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import delete, func, insert, inspect, select, text, update
 
-from airflow_guard.demo.books import audit_books, balance, create_books, post_statement, statement_posting
-from airflow_guard.demo.statements import StatementUnbalanced, read_statements, write_month
-from airflow_guard.demo.waiting import cpu_used, wait
+from demo.books import audit_books, balance, create_books, post_statement, statement_posting
+from demo.statements import StatementUnbalanced, read_statements, write_month
+from demo.waiting import cpu_used, wait
 from tests.databases import POSTGRES, SERVERS, databases
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from airflow_guard.demo.statements import Statement
+    from demo.statements import Statement
     from tests.databases import DatabaseUnderTest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -252,7 +252,7 @@ def test_a_process_killed_between_lines_and_balance_leaves_nothing(
     statement = of_currency(weekend, "CHF")
     code = (
         "import json, sys; from sqlalchemy import create_engine; "
-        "from airflow_guard.demo.books import post_statement; "
+        "from demo.books import post_statement; "
         "engine = create_engine(sys.argv[1]); connection = engine.connect(); "
         "post_statement(json.load(sys.stdin), connection); connection.commit()"
     )

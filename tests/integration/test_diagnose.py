@@ -17,7 +17,7 @@ from airflow.sdk import DAG
 from airflow_guard import IdempotentOperator
 from airflow_guard.cli.main import main
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.demo.waiting import QUIET_S
+from demo.waiting import QUIET_S
 from tests.airflow_runs import start_run
 from tests.databases import databases
 

@@ -13,9 +13,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo import postgres
-from airflow_guard.demo.postgres import EmbeddedPostgres, EmbeddedPostgresError, EmbeddedPostgresNotInstalled
-from airflow_guard.demo.waiting import wait
+from demo import postgres
+from demo.postgres import EmbeddedPostgres, EmbeddedPostgresError, EmbeddedPostgresNotInstalled
+from demo.waiting import wait
 from tests.processes import is_running
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def test_data_in_a_named_folder_is_kept() -> None:
 def test_it_ends_when_its_process_is_killed() -> None:
     code = (
         "import os, signal\n"
-        "from airflow_guard.demo.postgres import EmbeddedPostgres\n"
+        "from demo.postgres import EmbeddedPostgres\n"
         "server = EmbeddedPostgres(); server.start()\n"
         "print(server.pid, server.data_dir, flush=True)\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"

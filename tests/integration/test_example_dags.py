@@ -16,8 +16,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard import BusinessDateError
-from airflow_guard.demo.receiver import Receiver
 from airflow_guard.store.database import LedgerDatabase
+from demo.receiver import Receiver
 from tests.airflow_runs import start_run
 from tests.alerting import MailServer
 from tests.databases import databases

@@ -16,7 +16,7 @@ from airflow_guard.core.errors import (
     TransactionError,
 )
 from airflow_guard.core.states import Phase, State
-from airflow_guard.demo.waiting import QUIET_S
+from demo.waiting import QUIET_S
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, counts, failure, mapped, numbered
 from tests.databases import POSTGRES, SERVERS, databases

@@ -10,8 +10,8 @@ import pytest
 
 from airflow_guard.core.errors import Stopped
 from airflow_guard.core.states import State
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.store.ledger import Ledger
+from demo.waiting import QUIET_S
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, counts, failure, numbered
 from tests.databases import databases

@@ -11,9 +11,9 @@ import pytest
 
 from airflow_guard import DocumentsFailed, External, IdempotentOperator, InDoubt
 from airflow_guard.core.doubts import AskedKey
-from airflow_guard.demo.waiting import Patience
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.resolution import resolve
+from demo.waiting import Patience
 from tests.airflow_runs import AirflowRun, give_answer, start_run
 from tests.databases import databases
 

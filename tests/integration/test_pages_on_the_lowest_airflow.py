@@ -11,7 +11,7 @@ import pytest
 
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import State
-from airflow_guard.demo.postgres import EmbeddedPostgres
+from demo.postgres import EmbeddedPostgres
 from tests.contract.attempts import attempt, new_ledger
 from tests.ui.airflow_with_pages import AirflowWithPages
 from tests.ui.forms.site import SAME, hidden

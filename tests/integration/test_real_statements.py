@@ -19,8 +19,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard import IdempotentOperator
-from airflow_guard.demo.books import balance, create_books, post_statement, statement_posting
-from airflow_guard.demo.statements import (
+from demo.books import balance, create_books, post_statement, statement_posting
+from demo.statements import (
     Statement,
     StatementUnbalanced,
     StatementUnreadable,

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import Engine, create_engine
 
-from airflow_guard.demo.books import create_books
-from airflow_guard.demo.postgres import EmbeddedPostgres
-from airflow_guard.demo.receiver import Receiver
-from airflow_guard.demo.stack import AirflowStack
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
+from demo.books import create_books
+from demo.postgres import EmbeddedPostgres
+from demo.receiver import Receiver
+from demo.stack import AirflowStack
 from tests.alerting import MailServer, Webhook
 
 if TYPE_CHECKING:

@@ -17,28 +17,28 @@ import pytest
 from rich.console import Console
 from sqlalchemy import create_engine, text
 
-from airflow_guard.demo import report, summary
-from airflow_guard.demo.books import create_books, post_statement
-from airflow_guard.demo.offspring import is_running, marked
-from airflow_guard.demo.receiver import Receiver
-from airflow_guard.demo.scene import airflow_home
-from airflow_guard.demo.statements import ACCOUNTS, read_statements, write_month
-from airflow_guard.demo.waiting import wait
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
+from demo import report, summary
+from demo.books import create_books, post_statement
+from demo.offspring import is_running, marked
+from demo.receiver import Receiver
+from demo.scene import airflow_home
+from demo.statements import ACCOUNTS, read_statements, write_month
+from demo.waiting import wait
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from sqlalchemy import Engine
 
-    from airflow_guard.demo.postgres import EmbeddedPostgres
+    from demo.postgres import EmbeddedPostgres
 
 _ROOT = Path(__file__).resolve().parents[2]
 
 
 def _demo(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "airflow_guard.demo", *arguments]
+    return [sys.executable, "-m", "demo", *arguments]
 
 
 @pytest.mark.slow
@@ -210,7 +210,7 @@ def test_the_referee_sees_a_customer_who_was_not_notified(books: _Books) -> None
 _DRIVER = """
     import subprocess, sys, time
     from pathlib import Path
-    from airflow_guard.demo.offspring import Offspring
+    from demo.offspring import Offspring
 
     offspring = Offspring(sys.argv[1])
     # A child that starts another one, which leaves the process group and the session.

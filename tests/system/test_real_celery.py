@@ -14,12 +14,12 @@ import pytest
 import sqlalchemy as sa
 from redis import Redis
 
-from airflow_guard.demo.books import create_books
-from airflow_guard.demo.receiver import Receiver
-from airflow_guard.demo.stack import COMPONENTS, AirflowStack
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 from chaos.broker import WORKERS, Broker
+from demo.books import create_books
+from demo.receiver import Receiver
+from demo.stack import COMPONENTS, AirflowStack
 from tests.alerting import MailServer, Webhook
 from tests.system.conftest import DAGS, RealAirflow, connections
 from tests.system.test_real_scheduler import DAG, assert_once, held_run, succeeded
@@ -27,7 +27,7 @@ from tests.system.test_real_scheduler import DAG, assert_once, held_run, succeed
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from airflow_guard.demo.postgres import EmbeddedPostgres
+    from demo.postgres import EmbeddedPostgres
 
 pytestmark = [
     pytest.mark.slow,

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 if TYPE_CHECKING:
-    from airflow_guard.demo.airflow_client import DagRun
+    from demo.airflow_client import DagRun
     from tests.system.conftest import RealAirflow
 
 PRODUCER, CONSUMER, COUNTRIES = "slips_producer", "slips_consumer", "countries"

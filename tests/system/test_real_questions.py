@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.demo.airflow_client import AirflowClient, AirflowRefused
 from airflow_guard.store.tables import Tables
+from demo.airflow_client import AirflowClient, AirflowRefused
 from tests.system.test_real_alerts import mails_of
 
 if TYPE_CHECKING:

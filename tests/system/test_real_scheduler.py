@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from airflow_guard.store.tables import Tables
 
 if TYPE_CHECKING:
-    from airflow_guard.demo.airflow_client import DagRun
+    from demo.airflow_client import DagRun
     from tests.system.conftest import RealAirflow
 
 DAG = "deliveries"

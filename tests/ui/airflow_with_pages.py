@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Self
 
 import httpx
 
-from airflow_guard.demo.stack import COMPONENTS, AirflowStack
-from airflow_guard.demo.waiting import QUIET_S
+from demo.stack import COMPONENTS, AirflowStack
+from demo.waiting import QUIET_S
 from tests.ui.auth_manager import USERS
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_guard.demo.postgres import EmbeddedPostgres
 from airflow_guard.store.ledger import Ledger  # noqa: TC001 - of a dataclass's field
+from demo.postgres import EmbeddedPostgres
 from tests.contract.attempts import new_ledger
 from tests.databases import not_run
 from tests.ui.airflow_with_pages import AirflowWithPages

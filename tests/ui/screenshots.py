@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from playwright.sync_api import expect, sync_playwright
 
-from airflow_guard.demo.postgres import EmbeddedPostgres
+from demo.postgres import EmbeddedPostgres
 from tests.contract.attempts import new_ledger
 from tests.ui.airflow_with_pages import AirflowWithPages
 from tests.ui.books import LONG, crowd, fill

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_guard.demo.waiting import Patience
+from demo.waiting import Patience
 from tests.ui.books import LONG
 from tests.ui.visiting import links, visit, words
 

@@ -21,9 +21,9 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from airflow_guard.demo.waiting import QUIET_S
 from airflow_guard.plugins.app import ungated_app
 from airflow_guard.plugins.gate import Gate
+from demo.waiting import QUIET_S
 from tests.ui.auth_manager import LIMITED, NO_DAGS, NO_PLUGINS, ONE_DAG
 from tests.ui.books import HOSTILE_DOCUMENTS
 from tests.ui.visiting import links, visit, words

@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from airflow_guard.demo import progress
-from airflow_guard.demo.progress import Screen
+from demo import progress
+from demo.progress import Screen
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from airflow_guard.demo.receiver import Calls, Receiver, ReceiverClient, ReceiverError, read_journal
-from airflow_guard.demo.waiting import QUIET_S, wait
+from demo.receiver import Calls, Receiver, ReceiverClient, ReceiverError, read_journal
+from demo.waiting import QUIET_S, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -45,7 +45,7 @@ def python(code: str, *arguments: str) -> subprocess.Popen[str]:
 def sender(address: str, key: str) -> subprocess.Popen[str]:
     """A process that notifies about ONE, as a task would."""
     code = (
-        "import json, sys; from airflow_guard.demo.receiver import ReceiverClient; "
+        "import json, sys; from demo.receiver import ReceiverClient; "
         "ReceiverClient(sys.argv[1]).notify(json.loads(sys.argv[2]), sys.argv[3])"
     )
     return python(code, address, json.dumps(ONE), key)
@@ -274,7 +274,7 @@ def test_stopping_ends_the_process_and_can_be_repeated(tmp_path: Path) -> None:
 
 def test_it_does_not_outlive_the_process_that_started_it(tmp_path: Path) -> None:
     parent = python(
-        "import sys, time; from pathlib import Path; from airflow_guard.demo.receiver import Receiver; "
+        "import sys, time; from pathlib import Path; from demo.receiver import Receiver; "
         "print(Receiver(Path(sys.argv[1])).address, flush=True); time.sleep(600)",
         str(tmp_path / "journal.jsonl"),
     )
@@ -292,7 +292,7 @@ def test_a_port_that_is_taken_is_said(receiver: Receiver, tmp_path: Path) -> Non
 
 def test_it_runs_by_hand_until_it_is_told_to_end(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-m", "airflow_guard.demo.receiver", "--journal", str(tmp_path / "journal.jsonl")],
+        [sys.executable, "-m", "demo.receiver", "--journal", str(tmp_path / "journal.jsonl")],
         cwd=ROOT,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
         stdin=subprocess.DEVNULL,

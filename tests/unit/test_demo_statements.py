@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.statements import (
+from demo.statements import (
     ACCOUNTS,
     Statement,
     StatementsMissing,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from airflow_guard.demo.suppliers import NOT_STARTED, PAID, PAYMENT_DAYS, iban_is_right, payments_of
+from demo.suppliers import NOT_STARTED, PAID, PAYMENT_DAYS, iban_is_right, payments_of
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_guard.demo.waiting import wait
+from demo.waiting import wait
 from tests.processes import Worker, WorkerFailed, checkpoint, is_running
 
 if TYPE_CHECKING:

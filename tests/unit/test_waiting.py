@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from airflow_guard.demo import waiting
-from airflow_guard.demo.waiting import QUIET_S, NothingMoves, Patience, cpu_used, sizes, wait
+from demo import waiting
+from demo.waiting import QUIET_S, NothingMoves, Patience, cpu_used, sizes, wait
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from airflow.providers.smtp.notifications.smtp import SmtpNotifier
 from airflow.sdk import Connection, dag
 
 from airflow_guard import External, IdempotentOperator, ReconciliationSensor, Side, guard_defaults
-from airflow_guard.demo.receiver import ReceiverClient
+from demo.receiver import ReceiverClient
 
 QUICK = {"ledger_conn_id": "core_banking", "lease": timedelta(seconds=6), "retries": 0}
 mail = SmtpNotifier(from_email="airflow@example.com", to="oncall@example.com")

@@ -10,7 +10,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from sqlalchemy import text
 
 from airflow_guard import External, IdempotentOperator, ReconciliationSensor, Side, from_asset_extra
-from airflow_guard.demo.receiver import ReceiverClient
+from demo.receiver import ReceiverClient
 
 RECONCILED = Asset("day_reconciled")
 QUICK = {

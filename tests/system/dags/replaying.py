@@ -11,7 +11,7 @@ from airflow.sdk import Asset, Connection, dag, task
 from sqlalchemy import text
 
 from airflow_guard import External, IdempotentOperator
-from airflow_guard.demo.receiver import ReceiverClient
+from demo.receiver import ReceiverClient
 
 BOOK = Asset("book_of_replays")
 QUICK = {

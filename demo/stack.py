@@ -18,9 +18,9 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.airflow_client import AirflowClient, NoSuchTask
-from airflow_guard.demo.offspring import Offspring, is_running
-from airflow_guard.demo.waiting import cpu_used, sizes, wait
+from demo.airflow_client import AirflowClient, NoSuchTask
+from demo.offspring import Offspring, is_running, python_path
+from demo.waiting import cpu_used, sizes, wait
 
 if TYPE_CHECKING:
     import subprocess
@@ -170,7 +170,9 @@ class AirflowStack:
     def environment(self) -> dict[str, str]:
         """The environment of every component; ``airflow`` commands work in it too."""
         mine = {name: value for name, value in os.environ.items() if not name.startswith(_SETTINGS_OF_OTHERS)}
-        return {**mine, **self._settings(), **self._secrets, **self._named}
+        # The DAGs and the processes beside them import this project, whatever folder they are started in.
+        path = {"PYTHONPATH": python_path()}
+        return {**mine, **path, **self._settings(), **self._secrets, **self._named}
 
     def _settings(self) -> dict[str, str]:
         return {

@@ -10,7 +10,7 @@ from urllib.parse import quote
 import httpx
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.waiting import QUIET_S, Patience
+from demo.waiting import QUIET_S, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping
@@ -61,7 +61,7 @@ class AirflowClient:
     :param user: who logs in, at the first request.
     :param password: of that user.
     :param alive: called while waiting; raises if waiting is pointless because a process has ended.
-    :param signs: what moves while this Airflow works, for waits, see :class:`~airflow_guard.demo.waiting.Patience`.
+    :param signs: what moves while this Airflow works, for waits, see :class:`~demo.waiting.Patience`.
     :param timeout_s: seconds that an answer to a question may take.
     :param changes_timeout_s: the same for what changes something: without an answer nobody knows whether it was done.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import insert, text
 
-from airflow_guard.demo.books import balance
+from demo.books import balance
 
 if TYPE_CHECKING:
     from datetime import date

@@ -15,23 +15,23 @@ from typing import TYPE_CHECKING, Self
 from sqlalchemy import create_engine, func, select
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.books import create_books
-from airflow_guard.demo.postgres import EmbeddedPostgres
-from airflow_guard.demo.receiver import Receiver
-from airflow_guard.demo.stack import AirflowStack
-from airflow_guard.demo.statements import read_statements, write_month
-from airflow_guard.demo.suppliers import deliver_payments
-from airflow_guard.demo.tampering import RECONCILIATION_DAG, deliver_lines
-from airflow_guard.demo.waiting import sizes
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 from airflow_guard.store.tables import Tables
+from demo.books import create_books
+from demo.postgres import EmbeddedPostgres
+from demo.receiver import Receiver
+from demo.stack import AirflowStack
+from demo.statements import read_statements, write_month
+from demo.suppliers import deliver_payments
+from demo.tampering import RECONCILIATION_DAG, deliver_lines
+from demo.waiting import sizes
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
-    from airflow_guard.demo.progress import Screen
-    from airflow_guard.demo.statements import Statement, WrittenMonth
+    from demo.progress import Screen
+    from demo.statements import Statement, WrittenMonth
 
 __all__ = ["DAG", "LETTERS_DAG", "MONTH", "PAYMENTS_DAG", "Scene", "airflow_home"]
 
@@ -44,7 +44,7 @@ _DAG_FILES = {
     RECONCILIATION_DAG: "reconciliation_dag.py",
 }
 MONTH = tuple(date(2026, 1, day) for day in range(1, 32))
-_EXAMPLE = Path(__file__).parents[2] / "dags_examples" / f"{DAG}.py"
+_EXAMPLE = Path(__file__).parents[1] / "dags_examples" / f"{DAG}.py"
 _AIRFLOW_SETTINGS = {
     # The DAG files do not change, and parsing them again and again takes a core's attention.
     "AIRFLOW__DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "120",

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import Connection, Variable, dag, task
 
-from airflow_guard.demo.receiver import ReceiverClient
-from airflow_guard.demo.statements import read_statements
+from demo.receiver import ReceiverClient
+from demo.statements import read_statements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from datetime import date
 
-    from airflow_guard.demo.statements import Statement
+    from demo.statements import Statement
 
 
 _A_DAY_S = 86_400

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import Connection, Variable, dag, task
 
 from airflow_guard import ReconciliationSensor, Rejected, Side
-from airflow_guard.demo.receiver import ReceiverClient
-from airflow_guard.demo.suppliers import iban_is_right, payments_of
+from demo.receiver import ReceiverClient
+from demo.suppliers import iban_is_right, payments_of
 
 if TYPE_CHECKING:
-    from airflow_guard.demo.suppliers import Payment
+    from demo.suppliers import Payment
 
 
 def due_payments(business_date: date) -> list[Payment]:

@@ -32,7 +32,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.schema import DropTable
 
-from airflow_guard.demo.statements import check_statement
+from demo.statements import check_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -116,7 +116,7 @@ def create_books(engine: Engine) -> None:
 def post_statement(payload: Mapping[str, Any], connection: Connection) -> dict[str, Any]:
     """Post one statement: its transactions first, the balance last. The caller owns the transaction.
 
-    :param payload: the statement, as :class:`airflow_guard.demo.statements.Statement`.
+    :param payload: the statement, as :class:`demo.statements.Statement`.
     :param connection: where to post; neither committed nor rolled back here.
     :raises StatementUnbalanced: opening + transactions is not closing; a retry does not help.
     """

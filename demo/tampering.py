@@ -17,8 +17,8 @@ from sqlalchemy import Column, Date, MetaData, String, Table, create_engine, del
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.errors import GuardError
 from airflow_guard.core.reconciliation.breaks import BreakType
-from airflow_guard.demo.books import statement_posting
 from airflow_guard.store.tables import Tables
+from demo.books import statement_posting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
 
-    from airflow_guard.demo.scene import Scene
-    from airflow_guard.demo.statements import Statement
+    from demo.scene import Scene
+    from demo.statements import Statement
 
 __all__ = ["RECONCILIATION_DAG", "Found", "deliver_lines", "reconcile_month", "tamper"]
 

@@ -12,19 +12,19 @@ from zoneinfo import ZoneInfo
 
 from sqlalchemy import func, select
 
-from airflow_guard.demo.airflow_client import ENDED
-from airflow_guard.demo.books import statement_posting
-from airflow_guard.demo.held_posting import HeldPosting
-from airflow_guard.demo.scene import DAG, LETTERS_DAG, MONTH
 from airflow_guard.store.tables import Tables
+from demo.airflow_client import ENDED
+from demo.books import statement_posting
+from demo.held_posting import HeldPosting
+from demo.scene import DAG, LETTERS_DAG, MONTH
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from sqlalchemy import Engine
 
-    from airflow_guard.demo.progress import Step
-    from airflow_guard.demo.scene import Scene
+    from demo.progress import Step
+    from demo.scene import Scene
 
 __all__ = ["Provocation", "post_january", "provoke", "run_again", "tries_of"]
 

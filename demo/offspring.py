@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil  # type: ignore[import-untyped]
 
-from airflow_guard.demo.waiting import Patience
+from demo.waiting import Patience
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,10 +43,10 @@ class Offspring:
         self._children: list[subprocess.Popen[bytes]] = []
         # A session of its own: Ctrl-C and a closed terminal are for the process that started us.
         self._watcher = subprocess.Popen(
-            [sys.executable, "-P", "-m", "airflow_guard.demo.offspring", self.mark],
+            [sys.executable, "-P", "-m", "demo.offspring", self.mark],
             stdin=subprocess.PIPE,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": _python_path()},
+            env={**os.environ, "PYTHONPATH": python_path()},
         )
 
     def start(
@@ -144,9 +144,10 @@ def is_running(pid: int) -> bool:
         return False
 
 
-def _python_path() -> str:
+def python_path() -> str:
+    """Return the ``PYTHONPATH`` by which a child imports what lies beside this folder, and what its parent could."""
     inherited = os.environ.get("PYTHONPATH")
-    return os.pathsep.join([str(Path(__file__).parents[2]), *([inherited] if inherited else [])])
+    return os.pathsep.join([str(Path(__file__).parents[1]), *([inherited] if inherited else [])])
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import func, select, text
 
-from airflow_guard.demo.books import BooksAudit, audit_books
-from airflow_guard.demo.receiver import Calls, read_journal
 from airflow_guard.store.tables import Tables
+from demo.books import BooksAudit, audit_books
+from demo.receiver import Calls, read_journal
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Engine
 
-    from airflow_guard.demo.provocations import Provocation
-    from airflow_guard.demo.statements import Statement
-    from airflow_guard.demo.tampering import Found
+    from demo.provocations import Provocation
+    from demo.statements import Statement
+    from demo.tampering import Found
 
 __all__ = [
     "ACCOUNTS_SQL",

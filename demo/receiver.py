@@ -3,7 +3,7 @@
 It stands for the mail gateway of a bank. It never refuses a repetition, although a good receiver would:
 it is the referee, and has to see a second call if there is one. With ``--remembers`` it is a good one: a call whose
 key it knows is answered as the first was, and not journaled. With ``--loses-answers N`` every Nth call is journaled,
-and its answer does not come. Run it with ``python -m airflow_guard.demo.receiver --journal FILE``, or from Python as
+and its answer does not come. Run it with ``python -m demo.receiver --journal FILE``, or from Python as
 :class:`Receiver`.
 
 =====================  ======================================================================
@@ -37,8 +37,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from urllib.parse import parse_qs, quote, urlsplit
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.journal import Calls, Journal, read_journal
-from airflow_guard.demo.waiting import QUIET_S, wait
+from demo.journal import Calls, Journal, read_journal
+from demo.offspring import python_path
+from demo.waiting import QUIET_S, wait
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -267,7 +268,7 @@ class ReceiverClient:
     ) -> None:
         """Wait until a call for this statement hangs.
 
-        :param signs: what moves besides what arrives here, see :class:`~airflow_guard.demo.waiting.Patience`.
+        :param signs: what moves besides what arrives here, see :class:`~demo.waiting.Patience`.
         :raises NothingMoves: none does.
         """
         wait(
@@ -319,13 +320,12 @@ class Receiver(ReceiverClient):
         options = ["--port", str(port), "--journal", str(journal), "--with-parent"]
         options += ["--loses-answers", str(manners.loses_answers), "--silence", str(manners.silence_s)]
         options += ["--remembers"] if manners.remembers else []
-        package_root, path = str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "airflow_guard.demo.receiver", *options],
+            [sys.executable, "-P", "-m", "demo.receiver", *options],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([package_root, *([path] if path else [])])},
+            env={**os.environ, "PYTHONPATH": python_path()},
         )
         first_line = self._process.stdout.readline().strip() if self._process.stdout else ""
         if not first_line.startswith(_READY):
@@ -359,7 +359,7 @@ def _end_with_parent() -> None:
 
 def main() -> None:
     """Run a receiver until it is told to end."""
-    parser = argparse.ArgumentParser(prog="python -m airflow_guard.demo.receiver", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m demo.receiver", description=main.__doc__)
     parser.add_argument("--port", type=int, default=0, help="0, the default, takes a free one")
     parser.add_argument(
         "--journal", type=Path, required=True, help="file of the calls; continued if it exists"

@@ -1,6 +1,6 @@
 """``make demo``: a month of bank statements on a real Airflow, disturbed on purpose, and counted afterwards.
 
-``python -m airflow_guard.demo`` leaves Airflow's UI running until Ctrl-C; with ``--exit`` it stops at once.
+``python -m demo`` leaves Airflow's UI running until Ctrl-C; with ``--exit`` it stops at once.
 The exit code is 0 if nothing was doubled, lost or wrong, 1 if something was, 2 if the demo itself failed.
 """
 
@@ -21,11 +21,11 @@ from rich.console import Console
 from sqlalchemy.exc import SQLAlchemyError
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo import open_matters, provocations, report, summary, tampering
-from airflow_guard.demo.offspring import end_marked
-from airflow_guard.demo.progress import Screen
-from airflow_guard.demo.scene import DAG, Scene, airflow_home
-from airflow_guard.demo.suppliers import PAID
+from demo import open_matters, provocations, report, summary, tampering
+from demo.offspring import end_marked
+from demo.progress import Screen
+from demo.scene import DAG, Scene, airflow_home
+from demo.suppliers import PAID
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,7 +38,7 @@ _LOG_TAIL_LINES = 30
 def main() -> int:
     """Run the demo and return the exit code."""
     parser = argparse.ArgumentParser(
-        prog="python -m airflow_guard.demo",
+        prog="python -m demo",
         description="A month of bank statements on a real Airflow, disturbed.",
     )
     parser.add_argument(

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from airflow_guard.core.errors import GuardError
-from airflow_guard.demo.provocations import Provocation, tries_of
-from airflow_guard.demo.scene import LETTERS_DAG, PAYMENTS_DAG
-from airflow_guard.demo.suppliers import ALL_WELL, NOT_STARTED, PAID, PAYMENT_DAYS
+from demo.provocations import Provocation, tries_of
+from demo.scene import LETTERS_DAG, PAYMENTS_DAG
+from demo.suppliers import ALL_WELL, NOT_STARTED, PAID, PAYMENT_DAYS
 
 if TYPE_CHECKING:
     from datetime import date
 
-    from airflow_guard.demo.scene import Scene
+    from demo.scene import Scene
 
 __all__ = ["OpenMatters", "begin", "finish"]
 

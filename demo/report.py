@@ -13,7 +13,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from airflow_guard.core.commands import resolve_command
-from airflow_guard.demo.summary import ACCOUNTS_SQL, counts_of, doubts, left_open
+from demo.summary import ACCOUNTS_SQL, counts_of, doubts, left_open
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from sqlalchemy import Engine
 
-    from airflow_guard.demo.provocations import Provocation
-    from airflow_guard.demo.summary import Proof
-    from airflow_guard.demo.tampering import Found
+    from demo.provocations import Provocation
+    from demo.summary import Proof
+    from demo.tampering import Found
 
 __all__ = ["show"]
 
