@@ -70,7 +70,6 @@ if TYPE_CHECKING:
     from airflow_guard.core.errors import UnexpectedListing as UnexpectedListing
     from airflow_guard.core.errors import UnknownCommit as UnknownCommit
     from airflow_guard.core.expectations import Expected as Expected
-    from airflow_guard.core.reconciliation.sides import Side as Side
     from airflow_guard.decorators.typed import task as task
     from airflow_guard.notifications.callbacks import alert_on_dag_failure as alert_on_dag_failure
     from airflow_guard.notifications.callbacks import alert_on_failure as alert_on_failure
@@ -87,6 +86,7 @@ if TYPE_CHECKING:
     from airflow_guard.operators.idempotent import IdempotentOperator as IdempotentOperator
     from airflow_guard.operators.rerun import GuardRerunOperator as GuardRerunOperator
     from airflow_guard.operators.run_context import business_date_of as business_date_of
+    from airflow_guard.reconciling.sides import Side as Side
     from airflow_guard.sensors.reconciliation import ReconciliationSensor as ReconciliationSensor
 
 _NAMES = {
@@ -108,7 +108,7 @@ _NAMES = {
         "UnexpectedListing", "UnknownCommit",
     ),
     "airflow_guard.core.expectations": ("Expected",),
-    "airflow_guard.core.reconciliation.sides": ("Side",),
+    "airflow_guard.reconciling.sides": ("Side",),
     "airflow_guard.decorators.typed": ("task",),
     "airflow_guard.notifications.callbacks": (
         "alert_on_dag_failure", "alert_on_failure", "alert_on_recovery", "alert_on_retry", "alert_on_skipped",

@@ -238,7 +238,7 @@ def put_question(
     A task of a run has one question, which Airflow keeps over its tries: if there is one, it stays as it is, and only
     the answer to it is forgotten.
 
-    :param fields: the form, see :class:`airflow_guard.core.questions.Question`.
+    :param fields: the form, see :class:`airflow_guard.core.doubts.Question`.
     """
     from airflow.sdk.execution_time import task_runner
     from airflow.sdk.execution_time.comms import CreateHITLDetailPayload

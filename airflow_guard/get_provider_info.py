@@ -38,7 +38,7 @@ def get_provider_info() -> dict[str, Any]:
         "extra-links": ["airflow_guard.operators.links.GuardLink"],
         "notifications": ["airflow_guard.notifications.guard.GuardNotifier"],
         # Honoured from Airflow 3.2 on; on 3.1 the console script `airflow-guard` offers the same commands.
-        "cli": ["airflow_guard.cli.airflow_commands.get_cli_commands"],
+        "cli": ["airflow_guard.commands.airflow_commands.get_cli_commands"],
         "config": {
             "airflow_guard": {
                 "description": "The ledger of IdempotentOperator, @task.idempotent and ReconciliationSensor.",

@@ -6,9 +6,9 @@ import statistics
 import time
 from typing import TYPE_CHECKING
 
+from airflow_guard.reading.monitor import Monitor
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import migrate
-from airflow_guard.store.monitoring.monitor import Monitor
 from benchmarks import pages
 from tests import history
 from tests.monitor_calls import READERS, calls

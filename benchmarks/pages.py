@@ -10,7 +10,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from airflow_guard.store.monitoring.monitor import Monitor
+from airflow_guard.reading.monitor import Monitor
 from benchmarks.readers import READERS
 from tests.history import DAGS, LAST, document
 from tests.ui.airflow_with_pages import AirflowWithPages

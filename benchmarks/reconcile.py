@@ -17,16 +17,16 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import sqlalchemy as sa
 
-from airflow_guard.core.reconciliation.rules import Rules
-from airflow_guard.core.reconciliation.sides import Side
-from airflow_guard.store.reconciliation.reconciler import reconcile
+from airflow_guard.reconciling.reconciler import reconcile
+from airflow_guard.reconciling.rules import Rules
+from airflow_guard.reconciling.sides import Side
 from benchmarks import with_reladiff
 from benchmarks.setting import Measured, Setting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from airflow_guard.core.reconciliation.comparison import Comparison
+    from airflow_guard.reconciling.comparison import Comparison
 
 MYSQL_VARIABLE = "GUARD_BENCH_MYSQL_URL"
 _MYSQL_DEFAULT = "mysql+pymysql://root@127.0.0.1:3306/"
@@ -255,7 +255,7 @@ def changed(where: Setting, rows: int) -> list[Measured]:
 
 
 def _scan_only(tables: Tables) -> None:
-    from airflow_guard.store.reconciliation.drilldown import DrillDown
+    from airflow_guard.reconciling.drilldown import DrillDown
 
     original = DrillDown.differing
     DrillDown.differing = lambda self: []

@@ -14,8 +14,7 @@ import psycopg
 import sqlalchemy as sa
 
 from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.shapes import KeyShape
+from airflow_guard.core.keys import KeyShape, KeySpace
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.store.database import LedgerDatabase

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import httpx
 
-from airflow_guard.cli.main import main as airflow_guard
+from airflow_guard.commands.main import main as airflow_guard
 from airflow_guard.core.errors import GuardError
 from chaos.faults.people import DAGS
 from chaos.plan import MAPPED, OPERATIONS, start_of

@@ -16,7 +16,7 @@ from sqlalchemy import Column, Date, MetaData, String, Table, create_engine, del
 
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.errors import GuardError
-from airflow_guard.core.reconciliation.breaks import BreakType
+from airflow_guard.reconciling.rules import BreakType
 from airflow_guard.store.tables import Tables
 from demo.books import statement_posting
 

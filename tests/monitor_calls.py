@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.decisions import UNFINISHED, Situation
-from airflow_guard.core.monitoring import BreakFilters, KeyFilters, TryFilters
+from airflow_guard.reading.lists import BreakFilters, KeyFilters, TryFilters
 from tests.history import DAGS, LAST, document, newest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_guard.store.monitoring.monitor import Monitor
+    from airflow_guard.reading.monitor import Monitor
 
 READERS: dict[str, frozenset[str] | None] = {"reads all": None, "reads two of six DAGs": frozenset(DAGS[:2])}
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.reconciliation.rules import Rules
-from airflow_guard.core.reconciliation.sides import Side
-from airflow_guard.store.reconciliation.reconciler import reconcile
+from airflow_guard.reconciling.reconciler import reconcile
+from airflow_guard.reconciling.rules import Rules
+from airflow_guard.reconciling.sides import Side
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from airflow_guard.core.reconciliation.comparison import Comparison
+    from airflow_guard.reconciling.comparison import Comparison
     from tests.databases import DatabaseKind, DatabaseServers, DatabaseUnderTest
 
 KINDS: tuple[DatabaseKind, ...] = ("postgres_embedded", "mariadb", "sqlite")

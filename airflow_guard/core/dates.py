@@ -12,8 +12,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow_guard.core.calendar_rules import business_day, business_month_end, previous_business_day
-from airflow_guard.core.calendars import BusinessCalendar, HolidayCalendar
+from airflow_guard.core.calendar_rules import (
+    BusinessCalendar,
+    HolidayCalendar,
+    business_day,
+    business_month_end,
+    previous_business_day,
+)
 from airflow_guard.core.date_checks import DatedRun, check_stored_date, disagreement, repeated_or_jumped
 from airflow_guard.core.date_rules import (
     BusinessDateRule,

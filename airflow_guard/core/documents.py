@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.core.content import changed_fields, fingerprint
 from airflow_guard.core.errors import ConfigurationError, DocumentError, DuplicateDocumentError
-from airflow_guard.core.fingerprints import changed_fields, fingerprint
 
 if TYPE_CHECKING:
     from airflow_guard.core.keys import KeyHasher
@@ -54,7 +54,7 @@ class DocumentReader:
 
     :param hasher: of the task's key space.
     :param document_key: the field of a mapping that names its identity.
-    :param fingerprint_fields: see :func:`~airflow_guard.core.fingerprints.fingerprint`.
+    :param fingerprint_fields: see :func:`~airflow_guard.core.content.fingerprint`.
     """
 
     def __init__(

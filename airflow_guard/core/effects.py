@@ -7,9 +7,8 @@ from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, get_args
 
-from airflow_guard.core.choices import EffectName, WhenInDoubt, one_of
-from airflow_guard.core.durations import length_of, seconds
 from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.parameters import EffectName, WhenInDoubt, length_of, one_of, seconds
 
 Verify = Callable[..., bool | None]
 ASK_TIMEOUT = timedelta(hours=24)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_guard.core.amounts import amount_of, shown
 from airflow_guard.core.errors import AmountError, ConfigurationError, UnexpectedListing
-from airflow_guard.core.reconciliation.amounts import amount_of, shown
 
 if TYPE_CHECKING:
-    from airflow_guard.core.choices import Otherwise
     from airflow_guard.core.documents import Document
+    from airflow_guard.core.parameters import Otherwise
 
 Total: TypeAlias = int | Decimal
 Computed: TypeAlias = Callable[..., Any]

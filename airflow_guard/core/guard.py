@@ -7,7 +7,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from airflow_guard.core.fingerprints import changed_fields, content_id
+from airflow_guard.core.content import changed_fields, content_id
 from airflow_guard.core.states import FollowUp, Phase, State
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_guard.core.commands import rerun_command, resolve_command, show_command
+from airflow_guard.core.content import fields_of
 from airflow_guard.core.decisions import Decision
 from airflow_guard.core.errors import (
     BlockedError,
@@ -17,7 +18,6 @@ from airflow_guard.core.errors import (
     OtherDeployment,
     OtherRun,
 )
-from airflow_guard.core.fingerprints import fields_of
 from airflow_guard.core.guard import Judgement, LedgerRow, Verdict
 from airflow_guard.core.results import UNSTORED
 from airflow_guard.core.states import Phase, State
@@ -123,7 +123,7 @@ def content_changed(
     """Return the error for a document that is listed with other content than was decided about.
 
     :param row: completed or rejected.
-    :param fields: that have changed, see :func:`~airflow_guard.core.fingerprints.changed_fields`.
+    :param fields: that have changed, see :func:`~airflow_guard.core.content.changed_fields`.
     """
     stands = resolve_command(row.key_hash, decision=Decision.CONTENT_STANDS, ledger=ledger)
     look = f"See: {show_command(row.key_hash, ledger=ledger)}"

@@ -7,9 +7,9 @@ from decimal import Decimal
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.core.amounts import shown
 from airflow_guard.core.errors import DocumentsFailed, GuardError, TooManyRejected
-from airflow_guard.core.reconciliation.amounts import shown
-from airflow_guard.core.redaction import described, without_secrets
+from airflow_guard.core.texts import described, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

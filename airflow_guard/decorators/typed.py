@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from airflow.sdk.definitions.decorators import TaskDecoratorCollection
 
     from airflow_guard.airflow_compat import XComArg
-    from airflow_guard.core.choices import (
+    from airflow_guard.core.dates import BusinessDateRule, RunFacts
+    from airflow_guard.core.effects import SideEffect
+    from airflow_guard.core.expectations import Expected
+    from airflow_guard.core.parameters import (
         CallPer,
         EffectName,
         Mode,
@@ -30,9 +33,6 @@ if TYPE_CHECKING:
         OnOtherRun,
         OnRepeated,
     )
-    from airflow_guard.core.dates import BusinessDateRule, RunFacts
-    from airflow_guard.core.effects import SideEffect
-    from airflow_guard.core.expectations import Expected
 
     P = ParamSpec("P")
 

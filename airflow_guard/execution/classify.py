@@ -6,9 +6,9 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.core.content import changed_fields
 from airflow_guard.core.doubts import Doubt
 from airflow_guard.core.errors import BlockedError, DuplicateRefused, InProgressElsewhere, RerunRefused
-from airflow_guard.core.fingerprints import changed_fields
 from airflow_guard.core.guard import (
     CLAIMABLE,
     Asking,

@@ -11,8 +11,8 @@ from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, LedgerBusy, ResolutionError
 from airflow_guard.core.guard import changed_content
-from airflow_guard.core.redaction import described
 from airflow_guard.core.refusals import changed_since
+from airflow_guard.core.texts import described
 from airflow_guard.execution.units import asked_by
 from airflow_guard.store import resolution
 

@@ -18,10 +18,10 @@ from airflow_guard.core.errors import (
     Rejected,
     ResultError,
 )
-from airflow_guard.core.redaction import described
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import UNSTORED, encode_result
 from airflow_guard.core.states import FollowUp
+from airflow_guard.core.texts import described
 from airflow_guard.execution.reversal import in_doubt_note
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.window import EffectWindow, Reached
@@ -30,7 +30,7 @@ from airflow_guard.execution.writer import PATIENCE_S, Writer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from airflow_guard.core.pushes import Pushes
+    from airflow_guard.core.results import Pushes
     from airflow_guard.execution.lease import LeaseKeeper
     from airflow_guard.execution.pushing import Recorder
     from airflow_guard.execution.reversal import FirstEffect

@@ -12,9 +12,9 @@ from airflow_guard.core.errors import (
     TransactionError,
     UnknownCommit,
 )
-from airflow_guard.core.redaction import described
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import encode_result
+from airflow_guard.core.texts import described
 from airflow_guard.execution.external import in_doubt, unrecorded
 from airflow_guard.execution.units import Unit, UnitResult
 from airflow_guard.execution.writer import PATIENCE_S

@@ -6,8 +6,8 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from airflow_guard.core.content import content_id
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.core.fingerprints import content_id
 from airflow_guard.core.guard import LedgerRow, Verdict, changed_content, judge_state
 from airflow_guard.core.keys import KeySpace, batch_id_of
 from airflow_guard.core.report import Outcome, Report

@@ -9,8 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.pushes import Pushes, in_order, winners
-from airflow_guard.core.results import encode_result
+from airflow_guard.core.results import Pushes, encode_result, in_order, winners
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,8 +16,8 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.guard import Asking
+from airflow_guard.core.keys import KeyShape
 from airflow_guard.core.report import Outcome, Report, said
-from airflow_guard.core.shapes import KeyShape
 from airflow_guard.execution.after_fail_over import AfterFailOver
 from airflow_guard.execution.classify import Classifier
 from airflow_guard.execution.doubt import DoubtSettler

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from airflow_guard.core.commands import adopt_command, rename_command
 from airflow_guard.core.errors import DocumentError, KeyDrift
-from airflow_guard.core.keys import normalise_document
-from airflow_guard.core.shapes import KeyShape
+from airflow_guard.core.keys import KeyShape, normalise_document
 from airflow_guard.store.overlap import done_once, done_under
 
 if TYPE_CHECKING:

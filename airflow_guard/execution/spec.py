@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any, get_args
 
-from airflow_guard.core.choices import (
+from airflow_guard.core.effects import Database, External, SideEffect
+from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.expectations import expected_of
+from airflow_guard.core.parameters import (
     CallPer,
     Mode,
     OncePer,
@@ -17,9 +20,6 @@ from airflow_guard.core.choices import (
     OnOtherRun,
     OnRepeated,
 )
-from airflow_guard.core.effects import Database, External, SideEffect
-from airflow_guard.core.errors import ConfigurationError
-from airflow_guard.core.expectations import expected_of
 from airflow_guard.core.results import MAX_RESULT_BYTES
 
 if TYPE_CHECKING:

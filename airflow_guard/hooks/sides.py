@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from airflow_guard.core.reconciliation.sides import Side
+    from airflow_guard.reconciling.sides import Side
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from urllib.parse import quote
 
 from airflow_guard.airflow_compat import AirflowFailException, AirflowSensorTimeout, conf
 from airflow_guard.core.alerts.facts import AlertKind
-from airflow_guard.core.alerts.words import exception_in_words, reason_in_words, tolerances_in_words
+from airflow_guard.notifications.words import exception_in_words, reason_in_words, tolerances_in_words
 from airflow_guard.operators.run_context import business_date_of
-from airflow_guard.store.alert_facts import Asked
+from airflow_guard.reading.alert_facts import Asked
 
 if TYPE_CHECKING:
     from datetime import date

@@ -9,14 +9,14 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.bases.sensor import BaseSensorOperator
 
 from airflow_guard.core.errors import ConfigurationError
-from airflow_guard.core.near_names import meant
+from airflow_guard.core.texts import meant
 from airflow_guard.notifications.guard import GuardNotifier
 from airflow_guard.operators.idempotent import IdempotentOperator
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from airflow_guard.core.choices import AlertEvent
+    from airflow_guard.core.parameters import AlertEvent
 
 
 def alert_on_failure(*transports: Any, **options: Any) -> GuardNotifier:

@@ -5,17 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Step
-from airflow_guard.core.alerts.words import totals_in_words
 from airflow_guard.core.commands import breaks_command, resolve_command, show_day_command
 from airflow_guard.core.decisions import Decision, Situation
+from airflow_guard.notifications.words import totals_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from datetime import datetime
 
-    from airflow_guard.core.monitoring import KeyRow
     from airflow_guard.notifications.callback_context import CallbackContext
-    from airflow_guard.store.alert_facts import Recorded
+    from airflow_guard.reading.alert_facts import Recorded
+    from airflow_guard.reading.key_records import KeyRow
 
 _WHOLE_RUN = "the run as a whole"
 

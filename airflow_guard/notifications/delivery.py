@@ -20,13 +20,13 @@ from airflow.sdk import BaseNotifier
 
 from airflow_guard.core.alerts.facts import Stage
 from airflow_guard.core.errors import ConfigurationError
-from airflow_guard.core.redaction import described
+from airflow_guard.core.texts import described
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from airflow_guard.core.alerts.facts import Problem
     from airflow_guard.core.alerts.message import Alert
-    from airflow_guard.core.alerts.problems import Problem
     from airflow_guard.store.alerts import AlertClaim, Alerts
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseHook, BaseNotifier
 
 from airflow_guard.airflow_compat import let_threads_talk, without_known_secrets
-from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Stage
+from airflow_guard.core.alerts.facts import NO_TASK, AlertFacts, AlertKind, Problem, Stage
 from airflow_guard.core.alerts.message import build_alert
-from airflow_guard.core.alerts.problems import NO_TASK, Problem
-from airflow_guard.core.durations import duration
 from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.parameters import duration
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, ledger_of
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.notifications.callback_context import CallbackContext
@@ -32,7 +31,7 @@ from airflow_guard.notifications.delivery import (
     routes_of,
     within,
 )
-from airflow_guard.store.alert_facts import recorded
+from airflow_guard.reading.alert_facts import recorded
 from airflow_guard.store.alerts import Alerts
 
 if TYPE_CHECKING:
@@ -41,8 +40,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Connection, Context
 
     from airflow_guard.core.alerts.message import Alert
-    from airflow_guard.core.choices import AlertEvent
-    from airflow_guard.store.alert_facts import Recorded
+    from airflow_guard.core.parameters import AlertEvent
+    from airflow_guard.reading.alert_facts import Recorded
     from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any
 from airflow.sdk import BaseOperator
 
 from airflow_guard.airflow_compat import let_threads_talk, without_known_secrets
-from airflow_guard.core.alerts.digest import build_digest
 from airflow_guard.core.alerts.expected import ExpectedOperation
-from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Stage
-from airflow_guard.core.alerts.message import subject_of
-from airflow_guard.core.alerts.problems import NO_TASK, Problem
-from airflow_guard.core.durations import age, duration
+from airflow_guard.core.alerts.facts import NO_TASK, AlertFacts, AlertKind, Problem, Stage
+from airflow_guard.core.alerts.message import build_digest, subject_of
 from airflow_guard.core.errors import ConfigurationError, GuardError
-from airflow_guard.core.near_names import meant
+from airflow_guard.core.parameters import age, duration
+from airflow_guard.core.texts import meant
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.notifications.callback_context import CallbackContext
 from airflow_guard.notifications.delivery import EVERYBODY, Desk, Due, Transport, deliver, routes_of
 from airflow_guard.operators.failures import GuardRetry, as_airflow
+from airflow_guard.reading.watching import WATCHED, Watch
 from airflow_guard.store.alerts import Alerts
-from airflow_guard.store.watching import WATCHED, Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

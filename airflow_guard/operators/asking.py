@@ -9,9 +9,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
 from airflow_guard.airflow_compat import await_answer, put_question, without_known_secrets
 from airflow_guard.core.commands import resolve_day_command
-from airflow_guard.core.doubts import MAX_ASKED, Answer, AskedKey, Response, reason_problem
+from airflow_guard.core.doubts import (
+    LEAVE_ALL,
+    MAX_ASKED,
+    SETTLE,
+    Answer,
+    AskedKey,
+    Question,
+    Response,
+    doubt_question,
+    reason_problem,
+)
 from airflow_guard.core.effects import ASK_FIELDS
-from airflow_guard.core.questions import LEAVE_ALL, SETTLE, Question, doubt_question
 from airflow_guard.store import resolution
 from airflow_guard.store.events import AuditEvent
 

@@ -9,10 +9,10 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.airflow_compat import XComArg
-from airflow_guard.core.durations import duration
 from airflow_guard.core.effects import External, side_effect_of
 from airflow_guard.core.errors import BusinessDateError, ConfigurationError
 from airflow_guard.core.keys import KeySpace, cycle_text
+from airflow_guard.core.parameters import duration
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks.ledger import ledger_conn_id

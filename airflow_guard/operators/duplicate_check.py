@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, get_args
 from airflow.sdk import BaseOperator
 
 from airflow_guard.airflow_compat import let_threads_talk, sql_check_result
-from airflow_guard.core.choices import OnRepeatedKey, one_of
 from airflow_guard.core.errors import BreaksFound, ConfigurationError, GuardError
 from airflow_guard.core.keys import cycle_text
-from airflow_guard.core.reconciliation.rules import Rules
-from airflow_guard.core.reconciliation.sides import Side
+from airflow_guard.core.parameters import OnRepeatedKey, one_of
 from airflow_guard.hooks.sides import side_engines
 from airflow_guard.operators.business_date import RendersBusinessDate
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.run_context import business_date_of
 from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
-from airflow_guard.store.reconciliation.duplicates import find_duplicates
+from airflow_guard.reconciling.drilldown import find_duplicates
+from airflow_guard.reconciling.rules import Rules
+from airflow_guard.reconciling.sides import Side
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from airflow.sdk import Context, XComArg
 
     from airflow_guard.core.dates import BusinessDateRule, RunFacts
-    from airflow_guard.core.reconciliation.breaks import Break
-    from airflow_guard.core.reconciliation.comparison import DuplicateCheck
+    from airflow_guard.reconciling.comparison import DuplicateCheck
+    from airflow_guard.reconciling.rules import Break
 
 _SAMPLE = 20
 _FIRST = 10

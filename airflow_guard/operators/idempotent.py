@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, Self
 from airflow.providers.standard.operators.python import PythonOperator
 
 from airflow_guard.airflow_compat import AirflowSkipException, OperatorPartial, XComArg, conf
-from airflow_guard.core.durations import duration
 from airflow_guard.core.errors import ConfigurationError, GuardError
+from airflow_guard.core.parameters import duration
 from airflow_guard.core.report import Outcome, Report, root_of
 from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.hooks.settings import GuardSettings
@@ -29,7 +29,10 @@ if TYPE_CHECKING:
 
     from airflow.sdk import DAG, Context
 
-    from airflow_guard.core.choices import (
+    from airflow_guard.core.dates import BusinessDateRule, RunFacts
+    from airflow_guard.core.effects import SideEffect
+    from airflow_guard.core.expectations import Expected
+    from airflow_guard.core.parameters import (
         CallPer,
         EffectName,
         Mode,
@@ -40,9 +43,6 @@ if TYPE_CHECKING:
         OnOtherRun,
         OnRepeated,
     )
-    from airflow_guard.core.dates import BusinessDateRule, RunFacts
-    from airflow_guard.core.effects import SideEffect
-    from airflow_guard.core.expectations import Expected
     from airflow_guard.operators.asking import AskedDoubts
     from airflow_guard.triggers.ledger import LedgerEvent
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_guard.airflow_pushes import Events
-    from airflow_guard.core.pushes import Pushes
+    from airflow_guard.core.results import Pushes
 
 _PUSH, _PUSH_LATER = "xcom_push", "axcom_push"
 

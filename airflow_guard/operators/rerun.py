@@ -8,15 +8,15 @@ from airflow.sdk import BaseOperator
 
 from airflow_guard.airflow_compat import let_threads_talk
 from airflow_guard.core.decisions import check_words
-from airflow_guard.core.durations import duration
 from airflow_guard.core.errors import GuardError, ResolutionError
 from airflow_guard.core.keys import normalise_document
+from airflow_guard.core.parameters import duration
 from airflow_guard.core.reruns import DEFAULT_EXPIRY, check_expiry
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.operators.failures import as_airflow
+from airflow_guard.reading.listing import Selection
 from airflow_guard.store import rerun_request
-from airflow_guard.store.listing import Selection
 from airflow_guard.store.rerun_request import Request
 
 if TYPE_CHECKING:

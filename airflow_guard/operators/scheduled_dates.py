@@ -12,9 +12,9 @@ from croniter import croniter  # type: ignore[import-untyped] # Airflow's own re
 from airflow_guard.airflow_compat import cron_of, is_continuous
 from airflow_guard.core import dates
 from airflow_guard.core.calendar_rules import PreviousBusinessDay
+from airflow_guard.core.date_checks import SkippingRule, lost_date, skips
 from airflow_guard.core.dates import BusinessDateRule, OwnDateRule
 from airflow_guard.core.errors import BusinessDateError, CalendarError, ConfigurationError
-from airflow_guard.core.schedules import SkippingRule, lost_date, skips
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG

@@ -22,9 +22,8 @@ from airflow_guard.core.errors import (
     LedgerUnavailable,
 )
 from airflow_guard.core.expectations import expected_now
-from airflow_guard.core.keys import KeySpace, cycle_text
-from airflow_guard.core.partitions import cycle_of_run
-from airflow_guard.core.shapes import KeyShape
+from airflow_guard.core.keys import KeyShape, KeySpace, cycle_text
+from airflow_guard.core.run_facts import cycle_of_run
 from airflow_guard.execution.preflight import check_date
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.hooks.connections import asks_airflow

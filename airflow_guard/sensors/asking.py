@@ -11,9 +11,16 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 from airflow_guard.airflow_compat import await_answer, put_question
 from airflow_guard.core.checks import digest
 from airflow_guard.core.commands import breaks_command
-from airflow_guard.core.doubts import REASON, Response, reason_problem
+from airflow_guard.core.doubts import (
+    ACCEPT,
+    REASON,
+    REFUSE,
+    Question,
+    Response,
+    break_question,
+    reason_problem,
+)
 from airflow_guard.core.errors import BreaksFound
-from airflow_guard.core.questions import ACCEPT, REFUSE, Question, break_question
 from airflow_guard.operators.asking import tell_of_question
 from airflow_guard.store import acceptance
 

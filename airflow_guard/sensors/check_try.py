@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_guard.airflow_compat import AirflowSkipException, hostname, let_threads_talk
 from airflow_guard.core import dates
-from airflow_guard.core.check_report import changed_since, difference_of, found_breaks, totals_of
 from airflow_guard.core.checks import CheckOutcome, Progress, Step, step_after
 from airflow_guard.core.date_checks import DatedRun, check_stored_date, in_the_future, repeated_or_jumped
 from airflow_guard.core.dates import DateSource, NoBusinessDate, ResolvedDate, resolve_business_date
@@ -26,14 +25,15 @@ from airflow_guard.core.errors import (
     SideUnavailable,
 )
 from airflow_guard.core.keys import KeySpace, cycle_text
-from airflow_guard.core.partitions import cycle_of_run
+from airflow_guard.core.run_facts import cycle_of_run
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.hooks.sides import side_engines
 from airflow_guard.operators.run_context import identity_of, run_facts
+from airflow_guard.reconciling.check_report import changed_since, difference_of, found_breaks, totals_of
+from airflow_guard.reconciling.reconciler import reconcile
 from airflow_guard.sensors.declaration import recheckable
 from airflow_guard.sensors.report import DateReport, TryReport
 from airflow_guard.store.breaks import Findings
-from airflow_guard.store.reconciliation.reconciler import reconcile
 from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import sqlalchemy as sa
     from airflow.sdk import Context
 
-    from airflow_guard.core.reconciliation.comparison import Comparison
+    from airflow_guard.reconciling.comparison import Comparison
     from airflow_guard.sensors.reconciliation import ReconciliationSensor
     from airflow_guard.store.break_rows import StoredBreak
     from airflow_guard.store.database import LedgerDatabase

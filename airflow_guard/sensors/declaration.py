@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from datetime import date
 from typing import TYPE_CHECKING, Any, get_args
 
-from airflow_guard.core.choices import OnBreak, one_of
 from airflow_guard.core.effects import ASK_TIMEOUT, check_ask_timeout
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.reconciliation.names import is_template
-from airflow_guard.core.reconciliation.rules import Rules
-from airflow_guard.core.reconciliation.sides import Side
+from airflow_guard.core.parameters import OnBreak, one_of
+from airflow_guard.reconciling.rules import Rules
+from airflow_guard.reconciling.sides import Side, is_template
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

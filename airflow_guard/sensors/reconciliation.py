@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     import jinja2
     from airflow.sdk import Context, XComArg
 
-    from airflow_guard.core.choices import OnBreak
     from airflow_guard.core.dates import BusinessDateRule, RunFacts
-    from airflow_guard.core.reconciliation.rules import DecimalLike
-    from airflow_guard.core.reconciliation.sides import Side
+    from airflow_guard.core.parameters import OnBreak
+    from airflow_guard.reconciling.rules import DecimalLike
+    from airflow_guard.reconciling.sides import Side
     from airflow_guard.sensors.asking import AskedBreaks
     from airflow_guard.sensors.report import TryReport
 

@@ -11,10 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from airflow_guard.airflow_compat import sql_check_result
-from airflow_guard.core.check_report import group_text
 from airflow_guard.core.checks import BreakState, CheckOutcome, printable
 from airflow_guard.core.commands import breaks_command
 from airflow_guard.core.errors import BothEmpty, BreaksFound, GuardError, NeverCompared
+from airflow_guard.reconciling.check_report import group_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

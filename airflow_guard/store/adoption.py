@@ -28,7 +28,8 @@ from airflow_guard.core.errors import ConfigurationError, GuardError, Resolution
 from airflow_guard.core.keys import NORMALISER_VERSION, KeySpace
 from airflow_guard.core.results import encode_result
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store import aliases, dialects, listing
+from airflow_guard.reading import listing
+from airflow_guard.store import aliases, dialects
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent
 from airflow_guard.store.one_transaction import one_transaction

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.alerts.facts import AlertKind, Stage
-from airflow_guard.core.alerts.problems import Problem
+from airflow_guard.core.alerts.facts import AlertKind, Problem, Stage
 from airflow_guard.store.dialects import age_s, utc_after, utc_now
 from airflow_guard.store.events import storable, told
 from airflow_guard.store.task_runs import aware

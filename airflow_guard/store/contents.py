@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.fingerprints import changed_fields, content_id
+from airflow_guard.core.content import changed_fields, content_id
 from airflow_guard.core.states import State
 from airflow_guard.store.events import AuditEvent
 

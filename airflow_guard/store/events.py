@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.redaction import without_secrets
+from airflow_guard.core.texts import without_secrets
 from airflow_guard.store.dialects import utc_now
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
-from airflow_guard.core.near_names import meant
+from airflow_guard.core.texts import meant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

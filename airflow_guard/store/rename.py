@@ -23,13 +23,13 @@ import sqlalchemy as sa
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, KeySpace
-from airflow_guard.core.near_names import meant
 from airflow_guard.core.states import FollowUp, State
+from airflow_guard.core.texts import meant
+from airflow_guard.reading.spaces import is_known, known_names
 from airflow_guard.store import aliases
 from airflow_guard.store.changes import describe
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent, storable
-from airflow_guard.store.names import is_known, known_names
 from airflow_guard.store.one_transaction import one_transaction
 from airflow_guard.store.task_runs import identity_of
 

@@ -11,16 +11,17 @@ from airflow_guard.core.decisions import UNFINISHED, Situation
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.rerun_plan import DoneKey, RerunPlan
 from airflow_guard.core.results import has_result
-from airflow_guard.store import listing, reruns
+from airflow_guard.reading import listing
+from airflow_guard.store import reruns
 from airflow_guard.store.resolution import Judged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import timedelta
 
-    from airflow_guard.core.monitoring import KeyRow
+    from airflow_guard.reading.key_records import KeyRow
+    from airflow_guard.reading.listing import Selection
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.listing import Selection
 
 MAX_KEYS = 100_000
 _COUNTED = 1000

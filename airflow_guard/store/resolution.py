@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from airflow_guard.core.commands import show_command
+from airflow_guard.core.content import content_id
 from airflow_guard.core.decisions import (
     CONSEQUENCES,
     DECISIONS_OF,
@@ -24,7 +25,6 @@ from airflow_guard.core.decisions import (
     situation_of,
 )
 from airflow_guard.core.errors import ResolutionError, StaleResolution
-from airflow_guard.core.fingerprints import content_id
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import describe
 from airflow_guard.store.events import AuditEvent, storable, told

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.guard import LedgerRow, OpenRerun, TaskIdentity
-from airflow_guard.core.monitoring.keys import KeyRow
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store.changes import describe
 from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:
@@ -50,16 +48,3 @@ def ledger_row(row: Any, people: Mapping[int, TaskIdentity]) -> LedgerRow:
         if row.rerun_actor is None
         else OpenRerun(row.rerun_actor, row.rerun_reason, bool(row.without_reversal)),
     )
-
-
-def key_row(row: Any, people: Mapping[int, TaskIdentity]) -> KeyRow:
-    """Return a key as people look at it, from a row of ``Statements.read``.
-
-    :param people: who the task tries were, by id.
-    """
-    own = people.get(row.task_run_id)
-    return KeyRow(
-        row.key_date, row.key_namespace, row.operation, row.business_date, row.cycle, describe(row),
-        ledger_row(row, people), aware(row.claimed_at), aware(row.begun_at), aware(row.finished_at),
-        own.dag_id if own else row.key_namespace,
-    )  # fmt: skip

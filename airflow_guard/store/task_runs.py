@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class TaskTry:
     """What a task try records about itself when it opens.
 
-    :param key_shape: see :class:`airflow_guard.core.shapes.KeyShape`.
+    :param key_shape: see :class:`airflow_guard.core.keys.KeyShape`.
     :param date_source: where the business date came from, see ``core.dates.DateSource``.
     :param map_length: how many instances Airflow made of a mapped task; ``None``: not mapped, or not known.
     """

@@ -7,10 +7,10 @@ import inspect
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from airflow_guard.core.durations import duration
 from airflow_guard.core.effects import side_effect_of
 from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.parameters import duration
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
 
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import date, datetime, timedelta
 
-    from airflow_guard.core.choices import (
+    from airflow_guard.core.effects import SideEffect
+    from airflow_guard.core.expectations import Expected
+    from airflow_guard.core.parameters import (
         CallPer,
         EffectName,
         Mode,
@@ -29,8 +31,6 @@ if TYPE_CHECKING:
         OnOtherRun,
         OnRepeated,
     )
-    from airflow_guard.core.effects import SideEffect
-    from airflow_guard.core.expectations import Expected
     from airflow_guard.execution.session import Listing
 
 

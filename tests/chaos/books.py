@@ -18,9 +18,8 @@ import sqlalchemy as sa
 
 from airflow_guard.core.effects import Database
 from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.core.keys import KeySpace
+from airflow_guard.core.keys import KeyShape, KeySpace
 from airflow_guard.core.report import Outcome
-from airflow_guard.core.shapes import KeyShape
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.store import resolution

@@ -12,7 +12,7 @@ import pytest
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, InProgressElsewhere, ResolutionError
 from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store.watching import Watch
+from airflow_guard.reading.watching import Watch
 from demo.waiting import Patience, cpu_used
 from tests.chaos.books import DATABASE, counts, failure, numbered
 from tests.chaos.fixtures import ONE_OF_EACH

@@ -17,7 +17,7 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import InDoubt, NotExecuted
 from airflow_guard.core.states import State

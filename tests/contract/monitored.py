@@ -11,9 +11,9 @@ import sqlalchemy as sa
 from airflow_guard.core.checks import CheckOutcome, FoundBreak, Progress
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
+from airflow_guard.reading.monitor import Monitor
 from airflow_guard.store.breaks import Findings
 from airflow_guard.store.dialects import utc_after
-from airflow_guard.store.monitoring.monitor import Monitor
 from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
 from tests.contract.attempts import Attempt, attempt, opened
 

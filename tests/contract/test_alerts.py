@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.core.alerts.facts import AlertKind, Stage
-from airflow_guard.core.alerts.problems import Problem
+from airflow_guard.core.alerts.facts import AlertKind, Problem, Stage
 from airflow_guard.core.errors import LedgerError
 from airflow_guard.store.alerts import Alerts
 from airflow_guard.store.database import LedgerDatabase

@@ -12,7 +12,8 @@ import sqlalchemy as sa
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
-from airflow_guard.store import adoption, history, listing, rerun_request, reruns
+from airflow_guard.reading import listing
+from airflow_guard.store import adoption, history, rerun_request, reruns
 from airflow_guard.store.breaks import Breaks
 from airflow_guard.store.purge import Purge
 from airflow_guard.store.rename import rename

@@ -14,18 +14,13 @@ import sqlalchemy as sa
 from airflow_guard.core.checks import TOTALS_MISMATCH
 from airflow_guard.core.decisions import Decision, Situation
 from airflow_guard.core.errors import LedgerBusy, LedgerNotMigrated, LedgerUnavailable
-from airflow_guard.core.monitoring import (
-    AttentionFilters,
-    AttentionKind,
-    CellStatus,
-    KeyFilters,
-    TryFilters,
-)
 from airflow_guard.core.states import FollowUp, State
+from airflow_guard.reading.calendar_records import CellStatus
+from airflow_guard.reading.lists import AttentionFilters, AttentionKind, KeyFilters, TryFilters
+from airflow_guard.reading.monitor import Monitor
 from airflow_guard.store import adoption, resolution
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
-from airflow_guard.store.monitoring.monitor import Monitor
 from airflow_guard.store.rename import rename
 from tests.contract.monitored import DAY, MISSING, NEXT, WRONG, World
 from tests.databases import databases
@@ -33,7 +28,7 @@ from tests.databases import databases
 if TYPE_CHECKING:
     from datetime import date
 
-    from airflow_guard.core.monitoring import DayCell
+    from airflow_guard.reading.calendar_records import DayCell
     from tests.databases import DatabaseUnderTest
 
 _numbers = itertools.count(1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.store.monitoring.monitor import Monitor
+from airflow_guard.reading.monitor import Monitor
 from tests import history
 from tests.contract.attempts import new_ledger
 from tests.databases import databases

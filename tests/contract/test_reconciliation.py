@@ -10,12 +10,10 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.errors import AmountError, ConfigurationError, SideInvalid
-from airflow_guard.core.reconciliation.breaks import BreakType
-from airflow_guard.core.reconciliation.rules import Rules
-from airflow_guard.core.reconciliation.sides import Side
-from airflow_guard.store.reconciliation.drilldown import DrillDown
-from airflow_guard.store.reconciliation.duplicates import find_duplicates
-from airflow_guard.store.reconciliation.reconciler import reconcile
+from airflow_guard.reconciling.drilldown import DrillDown, find_duplicates
+from airflow_guard.reconciling.reconciler import reconcile
+from airflow_guard.reconciling.rules import BreakType, Rules
+from airflow_guard.reconciling.sides import Side
 from tests.databases import DatabaseNotReachable, not_run
 from tests.reconciling import KINDS, PAIRS, Places
 

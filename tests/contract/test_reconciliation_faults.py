@@ -9,9 +9,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.errors import SideInvalid, SideUnavailable
-from airflow_guard.core.reconciliation.rules import Rules
-from airflow_guard.core.reconciliation.sides import Side
-from airflow_guard.store.reconciliation.reconciler import reconcile
+from airflow_guard.reconciling.reconciler import reconcile
+from airflow_guard.reconciling.rules import Rules
+from airflow_guard.reconciling.sides import Side
 from tests.databases import databases
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.core.alerts.facts import AlertKind
-from airflow_guard.core.alerts.problems import Problem
+from airflow_guard.core.alerts.facts import AlertKind, Problem
 from airflow_guard.core.errors import LedgerBusy
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.store.alerts import Alerts

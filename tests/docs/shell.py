@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from runpy import run_path
 from typing import TYPE_CHECKING
 
-from airflow_guard.cli.main import main as airflow_guard
+from airflow_guard.commands.main import main as airflow_guard
 from tests.airflow_environment import run_dag_test
 from tests.docs.parsing import noted_dags
 

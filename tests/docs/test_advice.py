@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import airflow_guard
-from airflow_guard.cli.definitions import COMMANDS
-from airflow_guard.cli.main import _parser
+from airflow_guard.commands.definitions import COMMANDS
+from airflow_guard.commands.main import _parser
 from airflow_guard.core import commands
 from airflow_guard.get_provider_info import get_provider_info
 
@@ -81,8 +81,8 @@ def options_of(name: str) -> set[str]:
 ALL_OPTIONS = set[str]().union(*(options_of(command.name) for command in COMMANDS)) | {"--help", "--version"}
 OF_MODULE = {command.function.partition(":")[0]: command.name for command in COMMANDS} | {
     "airflow_guard.core.diagnosis": "diagnose",
-    "airflow_guard.cli.withdrawal": "rerun",
-    "airflow_guard.cli.log_sources": "diagnose",
+    "airflow_guard.commands.withdrawal": "rerun",
+    "airflow_guard.commands.log_sources": "diagnose",
 }
 """The command whose texts a module holds: an option that is named there without a command is one of its own."""
 
@@ -177,7 +177,7 @@ def test_every_parameter_in_a_text_exists() -> None:
     for module, line, text in texts():
         if " " not in text.strip() or re.search(r"\b(SELECT|SET|CREATE|ALTER|UPDATE|INSERT)\b", text):
             continue
-        if module.startswith("airflow_guard.plugins"):
+        if module.startswith("airflow_guard.pages"):
             continue  # addresses and HTML
         for found in _PARAMETER.finditer(text):
             seen.add(found["name"])

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.cli.main import main as airflow_guard
-from airflow_guard.core.alerts.facts import AlertKind
-from airflow_guard.core.alerts.problems import Problem
+from airflow_guard.commands.main import main as airflow_guard
+from airflow_guard.core.alerts.facts import AlertKind, Problem
 from airflow_guard.core.checks import CheckOutcome, FoundBreak, Progress
 from airflow_guard.core.documents import DocumentReader
 from airflow_guard.core.errors import GuardError, NotExecuted
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
+from airflow_guard.reading.watching import Watch
 from airflow_guard.store.alerts import Alerts
 from airflow_guard.store.breaks import Findings
 from airflow_guard.store.database import LedgerDatabase
@@ -27,7 +27,6 @@ from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.listed import ListedDocuments
 from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
 from airflow_guard.store.tables import Tables
-from airflow_guard.store.watching import Watch
 from airflow_guard.testing import TestLedger
 from tests.databases import databases
 from tests.docs.test_permissions import accounts, blocks, statements, work

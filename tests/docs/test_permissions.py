@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.cli.main import main as airflow_guard
-from airflow_guard.core.alerts.facts import AlertKind
-from airflow_guard.core.alerts.problems import Problem
+from airflow_guard.commands.main import main as airflow_guard
+from airflow_guard.core.alerts.facts import AlertKind, Problem
 from airflow_guard.core.errors import NotExecuted
 from airflow_guard.store.alerts import Alerts
 from airflow_guard.store.database import LedgerDatabase

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 
 import airflow_guard
 from airflow_guard import testing
-from airflow_guard.cli.main import _parser as guard_parser
+from airflow_guard.commands.main import _parser as guard_parser
 from airflow_guard.core import errors
 from airflow_guard.core.alerts.facts import AlertKind
 from airflow_guard.core.alerts.message import Alert
@@ -23,11 +23,11 @@ from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH
 from airflow_guard.core.decisions import CONSEQUENCES
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import GuardError
-from airflow_guard.core.reconciliation.breaks import BreakType
 from airflow_guard.core.states import TRANSITIONS, Phase, State
 from airflow_guard.execution.spec import INJECTED
 from airflow_guard.get_provider_info import get_provider_info
 from airflow_guard.hooks.metrics import COUNTERS, PREFIX
+from airflow_guard.reconciling.rules import BreakType
 from airflow_guard.store.tables import Tables
 from airflow_guard.testing import Moment, TestLedger
 from tests.docs.pages import ROOT, all_pages, page, table_rows

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_guard.cli.main import _parser as guard_parser
+from airflow_guard.commands.main import _parser as guard_parser
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.get_provider_info import get_provider_info
 from airflow_guard.testing import TestLedger

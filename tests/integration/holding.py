@@ -7,8 +7,7 @@ from datetime import date
 from typing import Any
 
 from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.shapes import KeyShape
+from airflow_guard.core.keys import KeyShape, KeySpace
 from airflow_guard.execution import external
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.spec import Callee, GuardSpec

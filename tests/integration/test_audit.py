@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from tests.databases import databases
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
-from airflow_guard.cli.definitions import COMMANDS
-from airflow_guard.cli.main import main
+from airflow_guard.commands.definitions import COMMANDS
+from airflow_guard.commands.main import main
 from airflow_guard.core.commands import without_password
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import KeySpace
@@ -509,7 +509,7 @@ def at_terminal(
     """Run a command at a terminal of its own and answer its question; return exit code and what it shows."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "airflow_guard.cli.main", *arguments],
+        [sys.executable, "-m", "airflow_guard.commands.main", *arguments],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -688,7 +688,7 @@ def test_a_misspelt_old_name_is_not_renamed_and_leaves_no_alias(ledger: Ledger, 
 # -- as part of Airflow
 
 
-CONSOLE = [sys.executable, "-m", "airflow_guard.cli.main"]
+CONSOLE = [sys.executable, "-m", "airflow_guard.commands.main"]
 
 
 def in_a_process(program: list[str], *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
@@ -766,7 +766,7 @@ def test_a_url_needs_no_airflow(ledger: Ledger, database: DatabaseUnderTest, tmp
 def test_both_fronts_have_the_same_commands() -> None:
     from airflow.cli.cli_config import ActionCommand
 
-    from airflow_guard.cli.airflow_commands import get_cli_commands
+    from airflow_guard.commands.airflow_commands import get_cli_commands
 
     (group,) = get_cli_commands()
     actions = list(group.subcommands)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from tests.databases import databases
 from tests.integration.sides import JANUARY_30, Sides
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import ContentChanged, DocumentError, InDoubt, NotExecuted, Rejected
 from airflow_guard.core.states import State

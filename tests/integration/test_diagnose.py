@@ -15,7 +15,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
 from airflow_guard import IdempotentOperator
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from airflow_guard.core.errors import ResolutionError
 from demo.waiting import QUIET_S
 from tests.airflow_runs import start_run
@@ -184,7 +184,7 @@ def test_the_rest_api_and_the_metadata_database_say_the_same(
     from airflow.configuration import conf
     from starlette.testclient import TestClient
 
-    from airflow_guard.cli.airflow_rest import RestLog
+    from airflow_guard.commands.airflow_rest import RestLog
     from airflow_guard.store.scheduling_log import SchedulingLog
 
     with DAG(

@@ -10,8 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.errors import KeyDrift
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.shapes import KeyShape
+from airflow_guard.core.keys import KeyShape, KeySpace
 from airflow_guard.store.events import namesakes
 from tests.chaos import fixtures
 from tests.chaos.books import DAY, counts

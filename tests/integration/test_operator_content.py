@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_guard import ContentChanged, External, IdempotentOperator, Rejected
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from airflow_guard.core.errors import DocumentError
 from airflow_guard.operators.failures import GuardFailure
 from tests.airflow_runs import AirflowRun, start_run

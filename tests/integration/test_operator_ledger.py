@@ -13,8 +13,7 @@ import sqlalchemy as sa
 
 from airflow_guard import ConfigurationError, LedgerNotConfigured, LedgerNotMigrated
 from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.shapes import KeyShape
+from airflow_guard.core.keys import KeyShape, KeySpace
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks import connections

@@ -10,7 +10,7 @@ from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG, chain
 
 from airflow_guard import Database, GuardFailure, GuardRerunOperator, IdempotentOperator
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.store.ledger import Ledger
 from tests.airflow_runs import start_run

@@ -12,7 +12,7 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard import IdempotentOperator, KeyDrift, NotGuardedThen, OtherDeployment, OtherRun
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from airflow_guard.operators.failures import GuardFailure
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases

@@ -11,7 +11,7 @@ import sqlalchemy as sa
 from airflow.sdk import DAG
 
 from airflow_guard import GuardFailure, GuardRetry, GuardWatchOperator, LedgerRefused, Side, SideInvalid
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from airflow_guard.store import database as database_module
 from tests.airflow_runs import AirflowRun, start_run
 from tests.alerting import ChatNotifier

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 from airflow.sdk import DAG, BaseHook, Variable
 
 from airflow_guard import External, GuardNotifier, IdempotentOperator
-from airflow_guard.cli.main import main
+from airflow_guard.commands.main import main
 from tests.airflow_runs import start_run
 from tests.alerting import ChatNotifier, MailServer, Webhook, mail
 from tests.databases import databases

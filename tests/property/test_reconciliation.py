@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from airflow_guard.core.reconciliation.rules import Rules
+from airflow_guard.reconciling.rules import Rules
 from tests.databases import DatabaseNotReachable, not_run
 from tests.reconciling import PAIRS, Places
 
@@ -194,6 +194,6 @@ def test_exactly_the_injected_breaks_are_reported(places, pair, family):
 
 
 def side(table, key):
-    from airflow_guard.core.reconciliation.sides import Side
+    from airflow_guard.reconciling.sides import Side
 
     return Side(conn_id="books", table=table, key=key)

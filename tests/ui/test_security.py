@@ -21,8 +21,8 @@ from starlette.routing import Mount, Route
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from airflow_guard.plugins.app import ungated_app
-from airflow_guard.plugins.gate import Gate
+from airflow_guard.pages.access import Gate
+from airflow_guard.pages.app import ungated_app
 from demo.waiting import QUIET_S
 from tests.ui.auth_manager import LIMITED, NO_DAGS, NO_PLUGINS, ONE_DAG
 from tests.ui.books import HOSTILE_DOCUMENTS

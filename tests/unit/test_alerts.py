@@ -12,7 +12,7 @@ import pytest
 from airflow_guard.core.alerts.facts import AlertFacts, AlertKind, Severity, Stage, Step
 from airflow_guard.core.alerts.message import Alert, build_alert
 from airflow_guard.core.commands import resolve_command
-from airflow_guard.core.redaction import without_secrets
+from airflow_guard.core.texts import without_secrets
 
 KEY = "3f" * 16
 FACTS = AlertFacts(

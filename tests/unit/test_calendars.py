@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import airflow_guard
-from airflow_guard.core import calendars
-from airflow_guard.core.calendars import BusinessCalendar, HolidayCalendar
+from airflow_guard.core import calendar_rules
+from airflow_guard.core.calendar_rules import BusinessCalendar, HolidayCalendar
 from airflow_guard.core.dates import (
     NoBusinessDate,
     RunFacts,
@@ -191,4 +191,4 @@ def test_a_calendar_is_a_value():
 
 
 def test_examples_in_docstrings():
-    assert doctest.testmod(calendars).failed == 0
+    assert doctest.testmod(calendar_rules).failed == 0

@@ -5,19 +5,18 @@ from __future__ import annotations
 from datetime import UTC, date, datetime
 from decimal import Decimal
 
-from airflow_guard.core.check_report import (
+from airflow_guard.core.amounts import ControlTotals, Group
+from airflow_guard.core.checks import TOTALS_MISMATCH, FoundBreak
+from airflow_guard.core.keys import KeySpace
+from airflow_guard.reconciling.check_report import (
     changed_since,
     difference_of,
     found_breaks,
     group_text,
     totals_of,
 )
-from airflow_guard.core.checks import TOTALS_MISMATCH, FoundBreak
-from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.reconciliation.breaks import Break, BreakType
-from airflow_guard.core.reconciliation.comparison import Comparison, Reading, judge
-from airflow_guard.core.reconciliation.rules import Rules
-from airflow_guard.core.reconciliation.totals import ControlTotals, Group
+from airflow_guard.reconciling.comparison import Comparison, Reading, judge
+from airflow_guard.reconciling.rules import Break, BreakType, Rules
 
 AT = datetime(2026, 1, 30, 12, 5, tzinfo=UTC)
 HUGE = Decimal("12345678901234567890123456789012345678.01")

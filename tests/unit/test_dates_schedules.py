@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from airflow_guard.core.calendar_rules import PreviousBusinessDay
-from airflow_guard.core.date_checks import in_the_future
+from airflow_guard.core.date_checks import in_the_future, lost_date, skips
 from airflow_guard.core.dates import (
     BusinessDateError,
     BusinessDateRule,
@@ -28,7 +28,6 @@ from airflow_guard.core.dates import (
     resolve_business_date,
     same_day,
 )
-from airflow_guard.core.schedules import lost_date, skips
 
 FIRST, LAST = date(2024, 1, 1), date(2024, 12, 31)
 DAYS = [FIRST + timedelta(days=n) for n in range((LAST - FIRST).days + 1)]

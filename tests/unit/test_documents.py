@@ -8,9 +8,9 @@ from types import MappingProxyType
 
 import pytest
 
+from airflow_guard.core.content import changed_fields
 from airflow_guard.core.documents import DocumentReader, without_repetitions
 from airflow_guard.core.errors import ConfigurationError, DocumentError
-from airflow_guard.core.fingerprints import changed_fields
 from airflow_guard.core.keys import KeySpace
 
 SPACE = KeySpace("bank_statements", "post_statement", date(2025, 3, 31))

@@ -25,9 +25,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from airflow_guard.core.canonical import canonical
+from airflow_guard.core.content import canonical, changed_fields, fields_of, fingerprint
 from airflow_guard.core.errors import DocumentError
-from airflow_guard.core.fingerprints import changed_fields, fields_of, fingerprint
 
 STATEMENT = {
     "statement_no": "S-1",
@@ -71,7 +70,7 @@ def test_a_tuple_is_the_list_that_it_becomes_in_xcom():
 def test_a_set_is_the_same_in_every_process():
     """The order of a set of texts differs between processes."""
     code = (
-        "from airflow_guard.core.fingerprints import fingerprint;"
+        "from airflow_guard.core.content import fingerprint;"
         "print(fingerprint({'tags': {'a', 'b', 'c', 'd'}, 'deep': [{'x', 'y', 'z'}]}))"
     )
     prints = {

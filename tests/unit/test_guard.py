@@ -8,7 +8,7 @@ from itertools import product
 
 import pytest
 
-from airflow_guard.core.fingerprints import fingerprint
+from airflow_guard.core.content import fingerprint
 from airflow_guard.core.guard import (
     AUTOMATIC_RUN_TYPES,
     CLAIMABLE,

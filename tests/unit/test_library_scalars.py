@@ -16,9 +16,8 @@ from typing import Any
 
 import pytest
 
-from airflow_guard.core.canonical import NoForm, canonical
+from airflow_guard.core.content import NoForm, canonical, changed_fields, fingerprint
 from airflow_guard.core.errors import DocumentError
-from airflow_guard.core.fingerprints import changed_fields, fingerprint
 from airflow_guard.core.keys import cycle_text, normalise_document
 
 

@@ -16,12 +16,13 @@ from starlette.requests import Request
 
 from airflow_guard.core.checks import CheckOutcome
 from airflow_guard.core.errors import ConfigurationError, LedgerUnavailable, ResolutionError
-from airflow_guard.core.monitoring import TimelineEntry, VariancePoint, VolumePoint
-from airflow_guard.plugins import charts, timeline, wording
-from airflow_guard.plugins.forms.same_origin import is_same_origin
-from airflow_guard.plugins.forms.tokens import LASTS_S, TokenRefused, Tokens
-from airflow_guard.plugins.lazy_app import LazyApp
-from airflow_guard.plugins.ledgers import AT_ONCE, Ledgers, LedgerTrouble
+from airflow_guard.pages import charts, wording
+from airflow_guard.pages.airflow_plugin import LazyApp
+from airflow_guard.pages.forms.same_origin import is_same_origin
+from airflow_guard.pages.forms.tokens import LASTS_S, TokenRefused, Tokens
+from airflow_guard.pages.ledgers import AT_ONCE, Ledgers, LedgerTrouble
+from airflow_guard.reading.check_records import VariancePoint, VolumePoint
+from airflow_guard.reading.key_records import TimelineEntry
 
 DAY = date(2026, 1, 30)
 
@@ -29,12 +30,12 @@ DAY = date(2026, 1, 30)
 def test_airflow_imports_the_plugin_without_anything_heavy() -> None:
     code = (
         "import sys; import airflow.plugins_manager; before = set(sys.modules); "
-        "import airflow_guard.plugins.airflow_plugin; print(sorted(set(sys.modules) - before))"
+        "import airflow_guard.pages.airflow_plugin; print(sorted(set(sys.modules) - before))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     new = ast.literal_eval(done.stdout.strip().splitlines()[-1])
     assert [name for name in new if not name.startswith("airflow_guard")] == []
-    assert {"airflow_guard.plugins.airflow_plugin", "airflow_guard.plugins.lazy_app"} <= set(new)
+    assert {"airflow_guard.pages.airflow_plugin"} <= set(new)
     assert not [name for name in new if name.startswith(("airflow_guard.store", "airflow_guard.hooks"))]
 
 
@@ -230,6 +231,6 @@ def test_volume_is_added_up_over_dags() -> None:
 )
 def test_a_moment_of_a_life_has_words_and_a_look(kind: str, to_state: str | None, drawn: str) -> None:
     entry = TimelineEntry(datetime.now(UTC), kind, to_state=to_state)
-    assert timeline.kind_of(entry) == drawn
-    assert timeline.words(entry)
-    assert "_" not in timeline.words(entry)
+    assert wording.kind_of(entry) == drawn
+    assert wording.words(entry)
+    assert "_" not in wording.words(entry)

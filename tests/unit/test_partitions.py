@@ -9,11 +9,11 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from airflow_guard.core import partitions
+from airflow_guard.core import run_facts
 from airflow_guard.core.dates import RunFacts, previous_day, resolve_business_date
 from airflow_guard.core.errors import BusinessDateError, ConfigurationError
 from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.partitions import cycle_of_run
+from airflow_guard.core.run_facts import cycle_of_run
 
 mappers = pytest.importorskip("airflow.partition_mappers.temporal", reason="Airflow 3.2 and later")
 AT = "2024-03-13T10:42:15"
@@ -130,4 +130,4 @@ def test_d05_a_date_that_airflow_carries_dates_a_key_that_names_none():
 
 
 def test_examples_in_docstrings():
-    assert doctest.testmod(partitions).failed == 0
+    assert doctest.testmod(run_facts).failed == 0

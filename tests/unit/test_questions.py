@@ -7,10 +7,19 @@ from datetime import UTC, date, datetime, timedelta
 import pytest
 
 from airflow_guard.core.documents import Document, DocumentReader
-from airflow_guard.core.doubts import Answer, AskedKey, Doubt, Response, reason_problem
+from airflow_guard.core.doubts import (
+    LEAVE_ALL,
+    SETTLE,
+    Answer,
+    AskedKey,
+    Doubt,
+    Response,
+    break_question,
+    doubt_question,
+    reason_problem,
+)
 from airflow_guard.core.guard import LedgerRow, TaskIdentity
 from airflow_guard.core.keys import KeySpace
-from airflow_guard.core.questions import LEAVE_ALL, SETTLE, break_question, doubt_question
 from airflow_guard.core.states import FollowUp, Phase, State
 
 SPACE = KeySpace("payments", "send", date(2026, 1, 30), "2")

@@ -7,14 +7,11 @@ from decimal import Decimal
 
 import pytest
 
+from airflow_guard.core.amounts import ControlTotals, amount_of, shown, total, variance
 from airflow_guard.core.errors import AmountError, ConfigurationError
-from airflow_guard.core.reconciliation.amounts import amount_of, shown, total, variance
-from airflow_guard.core.reconciliation.breaks import Break, BreakType
-from airflow_guard.core.reconciliation.comparison import Reading, judge
-from airflow_guard.core.reconciliation.matching import Matcher, Row
-from airflow_guard.core.reconciliation.rules import Rules
-from airflow_guard.core.reconciliation.sides import Side
-from airflow_guard.core.reconciliation.totals import ControlTotals
+from airflow_guard.reconciling.comparison import Reading, judge
+from airflow_guard.reconciling.rules import Break, BreakType, Matcher, Row, Rules
+from airflow_guard.reconciling.sides import Side
 
 AT = datetime(2026, 1, 31, 12, 5, tzinfo=UTC)
 LONG = "99999999999999999999999999999999999999"

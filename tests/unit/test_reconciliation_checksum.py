@@ -7,46 +7,46 @@ import random
 
 import pytest
 
-from airflow_guard.store.reconciliation import checksum
-from airflow_guard.store.reconciliation.fetching import ranges_of
+from airflow_guard.reconciling import canonical
+from airflow_guard.reconciling.fetching import ranges_of
 
 INT64 = 2**63
 EXTREMES = [
     0,
     1,
     -1,
-    checksum.P1,
-    -checksum.P1,
-    checksum.P2,
+    canonical.P1,
+    -canonical.P1,
+    canonical.P2,
     2**62,
     -(2**62),
     INT64 - 1,
     -INT64,
-    checksum.NULL_VALUE,
+    canonical.NULL_VALUE,
 ]
 
 
 def row(key: int, value: int | None) -> int:
-    return checksum.multiplier(key, mixed=False) * checksum.mixed_value(value)
+    return canonical.multiplier(key, mixed=False) * canonical.mixed_value(value)
 
 
 def test_every_intermediate_result_fits_64_bits():
     """PostgreSQL raises beyond them, and SQLite rounds."""
-    largest = max(checksum.A1, checksum.A2) * checksum.P1 + max(checksum.C1, checksum.C2)
+    largest = max(canonical.A1, canonical.A2) * canonical.P1 + max(canonical.C1, canonical.C2)
     assert largest < INT64
-    assert checksum.P1 * checksum.P2 < INT64
-    assert checksum.P1 * (checksum.P2 + checksum.OFFSET) < INT64
+    assert canonical.P1 * canonical.P2 < INT64
+    assert canonical.P1 * (canonical.P2 + canonical.OFFSET) < INT64
     for key, value in itertools.product(EXTREMES, [*EXTREMES, None]):
         assert abs(row(key, value)) < INT64
     for key in EXTREMES:
-        assert abs(checksum.bucket(key, mixed=False)) < checksum.BUCKETS < checksum.NULL_BUCKET
+        assert abs(canonical.bucket(key, mixed=False)) < canonical.BUCKETS < canonical.NULL_BUCKET
 
 
 @pytest.mark.parametrize(
     ("number", "divisor", "expected"), [(7, 2, (3, 1)), (-7, 2, (-3, -1)), (-8, 2, (-4, 0))]
 )
 def test_division_is_that_of_sql(number, divisor, expected):
-    assert (checksum.quotient(number, divisor), checksum.remainder(number, divisor)) == expected
+    assert (canonical.quotient(number, divisor), canonical.remainder(number, divisor)) == expected
 
 
 def test_errors_that_cancel_each_other_out_change_the_sum():
@@ -80,7 +80,7 @@ def test_a_document_without_amount_counts():
 
 def test_texts_that_are_joined_can_be_told_apart():
     joined = [
-        checksum.joined(texts)
+        canonical.joined(texts)
         for texts in [("ab", "c"), ("a", "bc"), ("", "abc"), (None, "abc"), ("-", "abc"), ("1:a", "")]
     ]
     assert len(set(joined)) == len(joined)
@@ -104,8 +104,8 @@ def test_ranges_of_a_bucket_hold_all_its_keys_and_no_others(span):
     draw = random.Random(4)
     for _ in range(500):
         key = draw.randint(*span)
-        ranges = list(checksum.keys_of(checksum.bucket(key, mixed=False), *span))
+        ranges = list(canonical.keys_of(canonical.bucket(key, mixed=False), *span))
         assert any(low <= key <= high for low, high in ranges)
         for low, high in ranges:
             for each in (low, high):
-                assert checksum.bucket(each, mixed=False) == checksum.bucket(key, mixed=False)
+                assert canonical.bucket(each, mixed=False) == canonical.bucket(key, mixed=False)

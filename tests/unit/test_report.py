@@ -75,7 +75,9 @@ def test_only_waits_is_said_of_nothing_that_failed():
     report.add_waiting(Held("0" * 32, "B", "somebody"), BlockedError("elsewhere"))
     assert report.only_waits()
     report.stopped = Stopped("asked to stop")
-    assert report.only_waits(), "whether a task that was asked to stop may wait is not its documents' question"
+    assert report.only_waits(), (
+        "whether a task that was asked to stop may wait is not its documents' question"
+    )
     report.add_error(Outcome.FAILED, "C", ValueError())
     assert not report.only_waits()
 

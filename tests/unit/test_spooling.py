@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from airflow_guard.store.reconciliation.spooling import _plain
+from airflow_guard.reconciling.spooling import _plain
 
 
 @pytest.mark.parametrize(

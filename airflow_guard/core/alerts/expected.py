@@ -8,9 +8,9 @@ from datetime import date, datetime, time, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from airflow_guard.core.calendars import BusinessCalendar, HolidayCalendar
-from airflow_guard.core.durations import length_of
+from airflow_guard.core.calendar_rules import BusinessCalendar, HolidayCalendar
 from airflow_guard.core.errors import ConfigurationError
+from airflow_guard.core.parameters import length_of
 from airflow_guard.core.run_facts import parse_business_date
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What an alert knows. Every fact may be missing; nothing is guessed."""
+"""What an alert knows, and which problem it tells of. Every fact may be missing; nothing is guessed."""
 
 from __future__ import annotations
 
@@ -6,9 +6,14 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.core.checks import digest
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import date, datetime
+
+
+# -- What an alert knows. Every fact may be missing; nothing is guessed --------------------------------------
 
 UNKNOWN = "unknown"
 
@@ -138,3 +143,38 @@ def _redacted(value: Any, redact: Callable[[str], str]) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple(_redacted(each, redact) for each in value)
     return value
+
+
+# -- What makes two alerts the same: the problem that they tell of -------------------------------------------
+
+NO_TASK = ""
+"""``task_id`` of a problem of a whole run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One problem. Another date, task, map index, kind or ``what`` is another problem.
+
+    :param what: what tells it from others of its kind. For a callback the run and the try, so that the second
+        callback of one try is the same problem and the next try is another; for a finding of the watch the business
+        date, so that it stays the same problem from watch to watch.
+    :param run_id: recorded, for people.
+    :param business_date: recorded, for people; ``None``: unknown.
+    :param team: who is told.
+    """
+
+    deployment: str
+    dag_id: str
+    kind: AlertKind
+    what: str
+    task_id: str = NO_TASK
+    map_index: int = -1
+    run_id: str = ""
+    business_date: date | None = None
+    team: str = ""
+
+    def hash_for(self, transport: str) -> str:
+        """Return the 32 hex characters by which it is found again, for each transport on its own."""
+        return digest(
+            self.deployment, self.dag_id, self.task_id, str(self.map_index), self.kind, self.what, transport
+        )

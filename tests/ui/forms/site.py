@@ -17,10 +17,10 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from airflow_guard.hooks.ledger import ledger_to_look_at
-from airflow_guard.plugins.app import MAX_CONNECTIONS, ungated_app
-from airflow_guard.plugins.forms.tokens import Tokens
-from airflow_guard.plugins.gate import Gate
-from airflow_guard.plugins.ledgers import Ledgers
+from airflow_guard.pages.access import Gate
+from airflow_guard.pages.app import MAX_CONNECTIONS, ungated_app
+from airflow_guard.pages.forms.tokens import Tokens
+from airflow_guard.pages.ledgers import Ledgers
 from tests.contract.attempts import in_thread
 from tests.ui.airflow_with_pages import PAGES
 from tests.ui.auth_manager import USERS

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import State
-from airflow_guard.plugins.forms.posted import MAX_UPLOAD_BYTES
+from airflow_guard.pages.forms.posted import MAX_UPLOAD_BYTES
 from tests.contract.attempts import attempt, documents_of
 from tests.databases import databases
 from tests.ui.auth_manager import LIMITED, ONE_DAG

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.core.fingerprints import fingerprint
+from airflow_guard.core.content import fingerprint
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.store import contents
 from tests.contract.attempts import attempt

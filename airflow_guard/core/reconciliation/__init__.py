@@ -1,1 +1,0 @@
-"""Reconciliation, pure: sides, rules, control totals, breaks, and the judgement."""

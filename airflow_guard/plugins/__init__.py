@@ -1,2 +1,0 @@
-"""The pages in Airflow's UI. Airflow imports :mod:`airflow_guard.plugins.airflow_plugin` in every one of its services; all
-else here is imported when the first page is asked for."""

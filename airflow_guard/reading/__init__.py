@@ -1,0 +1,1 @@
+"""What people see: the only statements that pages, commands, exports, alerts and the watch read by. Nothing here writes."""

@@ -1,1 +1,0 @@
-"""The query service: what pages and commands look at. Nothing here writes."""

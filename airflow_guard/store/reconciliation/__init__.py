@@ -1,1 +1,0 @@
-"""Reconciliation in databases: scans, drill-down, duplicates."""
