@@ -228,7 +228,7 @@ class _Drop:
         for note in each.notes:
             t = self._tables.listed
             mine = (t.c.task_run_id == note.task_run_id, t.c.key_hash == note.key_hash)
-            self._connection.execute(sa.delete(t).where(*mine))
+            self._one_row(sa.delete(t).where(*mine), each)
         text = f"{self._place.describe()} / {'(whole run)' if each.document is None else each.document}"
         before = each.row.state if each.row is not None else None
         self._ledger.events.write(
@@ -284,4 +284,13 @@ class _Drop:
         except sa.exc.IntegrityError:
             raise ResolutionError(f"{each.document}: it was claimed just now. Nothing was changed.") from None
         counted = sa.update(run).where(run.c.id == note.task_run_id)
-        self._connection.execute(counted.values(first_claims=run.c.first_claims + 1))
+        self._one_row(counted.values(first_claims=run.c.first_claims + 1), each)
+
+    def _one_row(self, statement: sa.Delete | sa.Update, each: _Found) -> None:
+        """Change the row that was read just now, or nothing at all: a figure must not be off by one for ever."""
+        if self._connection.execute(statement).rowcount != 1:
+            name = "The run as a whole" if each.document is None else each.document
+            raise ResolutionError(
+                f"{name}: the try that listed it was changed just now (listed again, dropped or purged). Nothing was "
+                "changed. Look at it again."
+            )

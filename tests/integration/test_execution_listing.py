@@ -170,6 +170,41 @@ def test_d03_what_a_stopped_try_listed_and_did_not_reach_is_not_forgotten(
     assert books.receiver.documents() == ["D-0001"]
 
 
+@pytest.mark.parametrize("gone", ["guard_listed", "guard_task_run"])
+def test_d03_a_drop_whose_try_changes_beneath_it_changes_nothing(
+    books: Books, monkeypatch: pytest.MonkeyPatch, gone: str
+) -> None:
+    """Between what it reads and what it writes the note is taken away, or the try."""
+    monkeypatch.setattr(execution, "CLAIM_CHUNK", 1)
+    books.run(refusing(books, "A"), ["A", "B"], stop_on_failure=True)
+    assert books.states() == {"A": "failed"}
+    tables = books.database.tables
+    mine = sa.select(tables.task_run.c.id).where(tables.task_run.c.dag_id == books.dag_id).scalar_subquery()
+    taken: list[str] = []
+
+    def take(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        if not taken and statement.startswith("INSERT INTO guard_execution"):
+            taken.append(gone)
+            if gone == "guard_listed":
+                connection.execute(sa.delete(tables.listed).where(tables.listed.c.task_run_id.in_(mine)))
+            else:
+                of_test = sa.update(tables.task_run).where(tables.task_run.c.dag_id == books.dag_id)
+                connection.execute(of_test.values(id=-tables.task_run.c.id))
+
+    sa.event.listen(books.database.engine, "before_cursor_execute", take)
+    try:
+        with pytest.raises(
+            ResolutionError, match=r"B: the try that listed it was changed just now.*Look at it again"
+        ):
+            drop(books, "B")
+    finally:
+        sa.event.remove(books.database.engine, "before_cursor_execute", take)
+    assert taken == [gone]
+    assert books.states() == {"A": "failed"}
+    assert books.events("drop") == []
+    assert len(drop(books)) == 2
+
+
 @pytest.mark.parametrize("lists", ["a list", "a generator"])
 def test_d03_a_refused_item_and_a_contradiction_are_not_forgotten(books: Books, lists: str) -> None:
     items = [
