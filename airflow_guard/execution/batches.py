@@ -46,7 +46,7 @@ class BatchGatherer:
         """Yield batches to repeat: id, listed members, names of members not listed."""
         if not self._repeat:
             return
-        members = self._ledger.members_of_batches(self._space.key_date, self._repeat)
+        members = self._ledger.members_of_batches(self._repeat)
         while self._repeat:
             batch_id, documents = self._repeat.popitem()
             listed = {document.key_hash: document for document in documents}

@@ -84,11 +84,9 @@ class Ledger:
             self._identities.update(self.runs.identities(missing))
         return self._identities
 
-    def members_of_batches(
-        self, key_date: date, batch_ids: Iterable[str]
-    ) -> dict[str, dict[str, str | None]]:
+    def members_of_batches(self, batch_ids: Iterable[str]) -> dict[str, dict[str, str | None]]:
         """Return the documents of batches, in their order, by batch id and key hash."""
-        parameters = {"d": key_date, "batch_ids": sorted(set(batch_ids))}
+        parameters = {"batch_ids": sorted(set(batch_ids))}
         rows = self.database.read(lambda c: c.execute(self.statements.batch_members, parameters).all())
         members: dict[str, dict[str, str | None]] = {}
         for row in rows:

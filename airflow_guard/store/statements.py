@@ -167,12 +167,11 @@ class Statements:
 
         self.batch_members = (
             sa.select(e.c.key_hash, e.c.document, e.c.batch_id)
-            .where(
-                e.c.key_date == sa.bindparam("d"), e.c.batch_id.in_(sa.bindparam("batch_ids", expanding=True))
-            )
+            .where(e.c.batch_id.in_(sa.bindparam("batch_ids", expanding=True)))
             .order_by(e.c.batch_id, e.c.batch_position)
         )
-        """The documents of batches, in their order."""
+        """The documents of batches, in their order. Not by the date: databases would rather read all keys of a date that
+        they have no statistics of. A batch's id is made of its keys, and so is of one date."""
 
     # -- claims ---------------------------------------------------------------------------------------------
 

@@ -220,7 +220,7 @@ def test_a_batch_begins_together_or_not_at_all(shared_ledger: Ledger, space: Key
     for _ in range(2):
         shared_ledger.begin_together(one.own, one.hashes[:2], "b" * 32)
     assert {one.row(number).batch_id for number in range(2)} == {"b" * 32}
-    members = shared_ledger.members_of_batches(space.key_date, ["b" * 32, "c" * 32])
+    members = shared_ledger.members_of_batches(["b" * 32, "c" * 32])
     assert {key: name for batch in members.values() for key, name in batch.items()} == {
         one.hashes[0]: "a", one.hashes[1]: "b",
     }  # fmt: skip
