@@ -19,9 +19,9 @@ from airflow_guard.core.guard import (
     changed_content,
     judge,
 )
-from airflow_guard.core.keys import NORMALISER_VERSION, NORMALISERS, KeySpace
+from airflow_guard.core.keys import NORMALISER_VERSION, NORMALISERS
 from airflow_guard.core.refusals import changed_since, content_changed, not_guarded, refusal, rejected_before
-from airflow_guard.core.report import Held, Outcome, Report
+from airflow_guard.core.report import Held, Outcome
 from airflow_guard.core.reruns import nothing_reverses
 from airflow_guard.core.results import decode_result, has_result
 from airflow_guard.core.states import Phase, State
@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.documents import Document
     from airflow_guard.core.guard import TaskIdentity
-    from airflow_guard.execution.doubt import DoubtSettler
-    from airflow_guard.execution.pushing import Recorder
-    from airflow_guard.execution.spec import GuardSpec
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.execution.attempt import Attempt
+    from airflow_guard.execution.doubts import DoubtSettler
 
 log = logging.getLogger(__name__)
 _ROUNDS = 3
@@ -65,9 +63,8 @@ class Claimable:
 class Classifier:
     """Judges documents for one task try, and adds what needs no execution to the report.
 
-    :param asking: who asks, under which rules.
+    :param settler: settles what is in doubt.
     :param unguarded: why unknown keys must not run, ``None`` if they may.
-    :param resumed: whether the try goes on after a deferral: what it did before counts as executed.
 
     ``observed``, ``not_done`` and ``offers`` collect until the caller clears them: documents that observe mode calls all
     the same; by key what became of those that are neither done nor to be claimed; rows that were listed with other
@@ -76,23 +73,12 @@ class Classifier:
     ``verify`` was asked about others.
     """
 
-    def __init__(
-        self, ledger: Ledger, spec: GuardSpec, space: KeySpace, asking: Asking, report: Report,
-        settler: DoubtSettler, task_run_id: int, unguarded: str | None, *, resumed: bool,
-        has_on_rerun: bool = False, recorder: Recorder,
-    ) -> None:  # fmt: skip
-        self._ledger = ledger
-        self._spec = spec
-        self._space = space
-        self._asking = asking
-        self._report = report
+    def __init__(self, attempt: Attempt, settler: DoubtSettler, unguarded: str | None) -> None:
+        self._try = attempt
+        self._asking = Asking(attempt.identity, attempt.space.deployment, compare_runs=attempt.compares_runs)
         self._settler = settler
-        self._task_run_id = task_run_id
         self._unguarded = unguarded
-        self._resumed = resumed
-        self._has_on_rerun = has_on_rerun
-        self._recorder = recorder
-        self._observe = spec.mode == "observe"
+        self._observe = attempt.spec.mode == "observe"
         self._mine_known: set[int | None] = set()
         self.observed: list[tuple[Document, LedgerRow | None, str]] = []
         self.not_done: dict[str, Outcome] = {}
@@ -105,12 +91,14 @@ class Classifier:
     def classify(self, documents: Sequence[Document]) -> Claimable:
         """Return what may be claimed; everything else is in the report (or in ``observed``)."""
         self._use_older_keys(documents)
-        found = self._ledger.lookup(self._space.key_date, [document.key_hash for document in documents])
+        found = self._try.ledger.lookup(
+            self._try.space.key_date, [document.key_hash for document in documents]
+        )
         rows = {row.key_hash: row for row in found}
         claimable, unclear = Claimable(), []
         done: dict[int | None, list[str | None]] = {}
         # A single document's result is returned, and observe mode calls it: both need all of the row.
-        simple = not self._observe and not self._report.single and self._spec.on_duplicate != "fail"
+        simple = not self._observe and not self._try.report.single and self._try.spec.on_duplicate != "fail"
         for document in documents:
             row = rows.get(document.key_hash)
             if row is None:
@@ -134,7 +122,9 @@ class Classifier:
         for _ in range(_ROUNDS):
             if not documents:
                 return
-            rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
+            rows = self._try.ledger.read(
+                self._try.space.key_date, [document.key_hash for document in documents]
+            )
             changed = [
                 document
                 for document in documents
@@ -146,7 +136,7 @@ class Classifier:
 
     def not_won(self, documents: Sequence[Document], why: str) -> None:
         """Report what a claim did not win: done meanwhile, or in progress elsewhere."""
-        rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
+        rows = self._try.ledger.read(self._try.space.key_date, [document.key_hash for document in documents])
         for document in documents:
             row, free = rows.get(document.key_hash), Claimable()
             if row is None or self._judge(document, row, free) or free:
@@ -170,8 +160,8 @@ class Classifier:
 
     def _same_work(self, first_task_run_id: int | None) -> bool:
         if self._asking.compare_runs and first_task_run_id is not None:
-            first = self._ledger.identities([first_task_run_id]).get(first_task_run_id)
-            if first is not None and another_automatic_run(first, self._asking.identity):
+            first = self._try.ledger.identities([first_task_run_id]).get(first_task_run_id)
+            if first is not None and another_automatic_run(first, self._try.identity):
                 return False
         self._mine_known.add(first_task_run_id)
         return True
@@ -180,7 +170,7 @@ class Classifier:
         if self._unguarded is None:
             claimable.new.append(document)
             return
-        error = not_guarded(self._space, document.name, self._unguarded)
+        error = not_guarded(self._try.space, document.name, self._unguarded)
         self.block(document, None, error, Outcome.BLOCKED)
 
     def _judge(self, document: Document, row: LedgerRow | None, claimable: Claimable) -> bool:
@@ -191,7 +181,11 @@ class Classifier:
             self._unknown(document, claimable)
         elif verdict in CLAIMABLE:
             # In observe mode nothing is held back.
-            batch = row.batch_id is not None and not self._spec.database and self._spec.call_per == "batch"
+            batch = (
+                row.batch_id is not None
+                and not self._try.spec.database
+                and self._try.spec.call_per == "batch"
+            )
             if batch and not self._observe:
                 claimable.batches.append((document, row))
             elif self._observe or not self.lapsed([(document, row)]):
@@ -199,12 +193,12 @@ class Classifier:
         elif verdict is Verdict.DOUBT:
             return self._doubt(document, row, claimable)
         elif verdict is Verdict.RERUN or (
-            verdict is Verdict.DONE and self._spec.on_duplicate != "fail" and not self._observe
+            verdict is Verdict.DONE and self._try.spec.on_duplicate != "fail" and not self._observe
         ):
             self._done(document, row, claimable)
         elif verdict is Verdict.REJECTED and not self._observe:
             self.not_done[document.key_hash] = Outcome.REJECTED
-            self._report.add(Outcome.REJECTED, document.name, rejected_before(row))
+            self._try.report.add(Outcome.REJECTED, document.name, rejected_before(row))
         elif verdict is Verdict.ELSEWHERE and not self._observe:
             self._wait(document, row, row.done_by)
         elif verdict is Verdict.REJECTED:
@@ -216,7 +210,7 @@ class Classifier:
     def _refuse(self, document: Document, row: LedgerRow, judgement: Judgement) -> None:
         if judgement.verdict is Verdict.CHANGED:
             self._offered(document, row)
-        error = refusal(judgement, row, self._space, document.name, self._spec.ledger)
+        error = refusal(judgement, row, self._try.space, document.name, self._try.spec.ledger)
         self.block(document, row, error, Outcome.BLOCKED)
 
     def _offered(self, document: Document, row: LedgerRow) -> None:
@@ -224,21 +218,21 @@ class Classifier:
             self.offers.append((row, document.fingerprint))
 
     def _rerun(self, document: Document, row: LedgerRow, claimable: Claimable) -> None:
-        if row.rerun is None or row.rerun.without_reversal or self._has_on_rerun:
+        if row.rerun is None or row.rerun.without_reversal or self._try.on_rerun is not None:
             claimable.reruns.append(document)
             return
         text = nothing_reverses(
-            self._space.describe(document.name),
+            self._try.space.describe(document.name),
             document.key_hash,
-            in_database=self._spec.database,
-            ledger=self._spec.ledger,
+            in_database=self._try.spec.database,
+            ledger=self._try.spec.ledger,
         )
         self.block(document, row, RerunRefused(text), Outcome.BLOCKED)
 
     def lapsed(self, members: Sequence[tuple[Document, LedgerRow]]) -> bool:
         """Report documents that were free only as long as the receiver remembers them; return whether these were."""
         documents, rows = [document for document, _ in members], [row for _, row in members]
-        error = self._settler.lapsed(self._space.key_date, documents, rows)
+        error = self._settler.lapsed(self._try.space.key_date, documents, rows)
         if error is None:
             return False
         for document, row in members:
@@ -246,7 +240,7 @@ class Classifier:
         return True
 
     def _doubt(self, document: Document, row: LedgerRow, claimable: Claimable) -> bool:
-        if row.batch_id is not None and self._spec.call_per == "batch" and not self._observe:
+        if row.batch_id is not None and self._try.spec.call_per == "batch" and not self._observe:
             claimable.doubted.append((document, row))
             return False
         if self._observe:
@@ -263,13 +257,15 @@ class Classifier:
         """
         documents = [document for document, _ in members]
         rows = [row for _, row in members]
-        settled = self._settler.settle(self._space.key_date, documents, rows)
+        settled = self._settler.settle(self._try.space.key_date, documents, rows)
         if settled.error is not None:
-            self._ledger.expire(self._space.key_date, rows, self._asking.identity.describe())
-            if self._spec.asks:
-                self._report.add_doubt(Doubt(self._settler.as_sent(documents, rows), rows[0], settled.verify))
+            self._try.ledger.expire(self._try.space.key_date, rows, self._try.actor)
+            if self._try.spec.asks:
+                self._try.report.add_doubt(
+                    Doubt(self._settler.as_sent(documents, rows), rows[0], settled.verify)
+                )
             if settled.left_s is not None:
-                self._report.add_settling(len(members), settled.left_s)
+                self._try.report.add_settling(len(members), settled.left_s)
             for document, row in members:
                 self.block(document, row, settled.error, Outcome.IN_DOUBT)
         elif settled.verdict == "happened":
@@ -285,12 +281,12 @@ class Classifier:
         fields = changed_content(row, document.fingerprint)
         if fields is None:
             self._return_stored(document, None)
-            self._report.add(Outcome.REPLAYED, document.name, said)
-            self._report.own_replays += self._is_own(row.last_run)
+            self._try.report.add(Outcome.REPLAYED, document.name, said)
+            self._try.report.own_replays += self._is_own(row.last_run)
             return
         self._offered(document, row)
         done = replace(row, state=State.COMPLETED, phase=Phase.DONE, error=said)
-        error = content_changed(self._space.describe(document.name), done, fields, self._spec.ledger)
+        error = content_changed(self._try.space.describe(document.name), done, fields, self._try.spec.ledger)
         self.block(document, done, error, Outcome.BLOCKED)
 
     def _done(self, document: Document, row: LedgerRow, claimable: Claimable) -> None:
@@ -298,54 +294,55 @@ class Classifier:
             self._rerun(document, row, claimable)
             return
         self._return_stored(document, row.result)
-        self._recorder.replay(self._space.describe(document.name), row)
+        self._try.recorder.replay(self._try.space.describe(document.name), row)
         if document.key_hash in self.again:
             self._repeated(document)
             return
         self._replayed([document.name], row.task_run_id, settled=row.error)
 
     def _repeated(self, document: Document) -> None:
-        self._report.add(Outcome.REPEATED, document.name, "listed more than once in this task")
+        self._try.report.add(Outcome.REPEATED, document.name, "listed more than once in this task")
 
     def _return_stored(self, document: Document, result: str | None) -> None:
-        if not self._report.single:
+        if not self._try.report.single:
             return
         if has_result(result):
-            self._report.set_result(decode_result(result))
+            self._try.report.set_result(decode_result(result))
         else:
             log.warning(
-                "%s is done, but no result is stored; None is returned.", self._space.describe(document.name)
+                "%s is done, but no result is stored; None is returned.",
+                self._try.space.describe(document.name),
             )
 
     def _replayed(
         self, names: Sequence[str | None], task_run_id: int | None, settled: str | None = None
     ) -> None:
-        if self._resumed and task_run_id == self._task_run_id:
-            self._report.add_many(Outcome.EXECUTED, names, "earlier in this try")
-            self._report.earlier += len(names)
+        if self._try.resumed and task_run_id == self._try.task_run_id:
+            self._try.report.add_many(Outcome.EXECUTED, names, "earlier in this try")
+            self._try.report.earlier += len(names)
             return
-        people = self._ledger.identities([task_run_id] if task_run_id is not None else [])
+        people = self._try.ledger.identities([task_run_id] if task_run_id is not None else [])
         who = people[task_run_id].describe() if task_run_id in people else "adoption (recorded by a person)"
-        outcome = Outcome.SKIPPED if self._spec.on_duplicate == "skip" else Outcome.REPLAYED
+        outcome = Outcome.SKIPPED if self._try.spec.on_duplicate == "skip" else Outcome.REPLAYED
         by_a_person = f"; {settled}" if settled else ""
         for name in names if settled else ():
-            self._report.add_settled(name, str(settled))
-        self._report.add_many(outcome, names, f"done before by {who}{by_a_person}")
+            self._try.report.add_settled(name, str(settled))
+        self._try.report.add_many(outcome, names, f"done before by {who}{by_a_person}")
         if task_run_id is not None and self._is_own(people.get(task_run_id)):
-            self._report.own_replays += len(names)
+            self._try.report.own_replays += len(names)
 
     def _is_own(self, who: TaskIdentity | None) -> bool:
         """Return whether it was a try of this very task in this run."""
-        return who is not None and who.task == self._asking.identity.task
+        return who is not None and who.task == self._try.identity.task
 
     def _wait(self, document: Document, row: LedgerRow | None, holder: str) -> None:
         error = InProgressElsewhere(
-            f"{self._space.describe(document.name)} is in progress elsewhere: {holder}. Nothing was executed here; "
+            f"{self._try.space.describe(document.name)} is in progress elsewhere: {holder}. Nothing was executed here; "
             "another try finds its result."
         )
         self.not_done[document.key_hash] = Outcome.WAITING
-        self._report.add_waiting(Held(document.key_hash, document.name, holder), error)
-        if not self._resumed:
+        self._try.report.add_waiting(Held(document.key_hash, document.name, holder), error)
+        if not self._try.resumed:
             self._event("blocked", document, row, str(error))
 
     def block(
@@ -361,14 +358,14 @@ class Classifier:
         self.not_done[document.key_hash] = outcome
         self.whys[document.key_hash] = type(error).__name__[:40]
         because = f"{type(error).__name__}, {row.done_by}" if row is not None else type(error).__name__
-        self._report.add_error(outcome, document.name, error, because)
+        self._try.report.add_error(outcome, document.name, error, because)
         self._event("blocked", document, row, str(error))
 
     def _event(self, kind: str, document: Document, row: LedgerRow | None, why: str) -> None:
         self.events.append(
             AuditEvent(
-                kind, self._space.describe(document.name), self._asking.identity.describe(), why, self._space.key_date,
-                document.key_hash, row.attempt if row else None, row.owner_token if row else None, self._task_run_id,
+                kind, self._try.space.describe(document.name), self._try.actor, why, self._try.space.key_date,
+                document.key_hash, row.attempt if row else None, row.owner_token if row else None, self._try.task_run_id,
                 row.state if row else None, row.state if row else None,
             )
         )  # fmt: skip
@@ -378,10 +375,10 @@ class Classifier:
         for version in sorted(NORMALISERS):
             if version == NORMALISER_VERSION:
                 continue
-            hasher = self._space.hasher(version)
+            hasher = self._try.space.hasher(version)
             older = {}
             for document in documents:
                 if document.name is not None:
                     older[hasher.key_hash(hasher.normalise(document.identity))] = document
-            for row in self._ledger.lookup(self._space.key_date, list(older)):
+            for row in self._try.ledger.lookup(self._try.space.key_date, list(older)):
                 older[row.key_hash].key_hash = row.key_hash

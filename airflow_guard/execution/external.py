@@ -1,17 +1,17 @@
-"""Executing an effect outside the ledger's database."""
+"""An effect outside the ledger's database: the callable, the window that it may open, and how each ending is written."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Self
 
-from airflow_guard.core.commands import resolve_command, show_command
+from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.errors import (
     ConfigurationError,
     FollowUpFailed,
     InDoubt,
-    InDoubtUnsettled,
     LedgerError,
     NotExecuted,
     OwnershipLost,
@@ -22,44 +22,97 @@ from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import UNSTORED, encode_result
 from airflow_guard.core.states import FollowUp
 from airflow_guard.core.texts import described
-from airflow_guard.execution.reversal import in_doubt_note
-from airflow_guard.execution.units import Unit, UnitResult
-from airflow_guard.execution.window import EffectWindow, Reached
+from airflow_guard.execution.units import (
+    FirstEffect,
+    Unit,
+    UnitResult,
+    ended_elsewhere,
+    in_doubt,
+    in_doubt_note,
+    not_ours,
+    taken,
+    unrecorded,
+    unstored,
+)
 from airflow_guard.execution.writer import PATIENCE_S, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
     from airflow_guard.core.results import Pushes
-    from airflow_guard.execution.lease import LeaseKeeper
-    from airflow_guard.execution.pushing import Recorder
-    from airflow_guard.execution.reversal import FirstEffect
-    from airflow_guard.execution.spec import Callee, GuardSpec
+    from airflow_guard.execution.attempt import Attempt, LeaseKeeper
     from airflow_guard.store.ledger import Ledger
 
 log = logging.getLogger(__name__)
 
 
-class ExternalEffect:
-    """Runs units whose effect is outside.
+class Reached(StrEnum):
+    """How far a callable got with its window."""
 
-    :param callee: the user's callable.
-    :param keeper: the lease that must live when an effect begins.
+    BEFORE = "before"
+    INSIDE = "inside"
+    REFUTED = "refuted"
+    DONE = "done"
+
+
+class EffectWindow:
+    """What a callable gets as ``effect``.
+
+    Entering commits "begun"; leaving normally commits "completed", the follow-up pending; leaving with an error that
+    proves that nothing happened (``NotExecuted``, ``Rejected``, ``safe_errors``) allows to enter again; any other
+    error means in doubt.
+
+    :param begin: commits the begin mark, or finds it committed; raises if the key is no longer ours.
+    :param done: commits the completion.
+    :param safe_errors: see :class:`~airflow_guard.core.effects.External`; empty for batches.
     """
 
     def __init__(
-        self, ledger: Ledger, spec: GuardSpec, callee: Callee, writer: Writer, keeper: LeaseKeeper,
-        first: FirstEffect, *, recorder: Recorder,
-    ) -> None:  # fmt: skip
-        self._ledger = ledger
-        self._spec = spec
-        self._callee = callee
+        self,
+        begin: Callable[[], None],
+        done: Callable[[], None],
+        safe_errors: tuple[type[Exception], ...] = (),
+    ) -> None:
+        self._begin = begin
+        self._done = done
+        self._harmless: tuple[type[BaseException], ...] = (NotExecuted, Rejected, *safe_errors)
+        self.reached = Reached.BEFORE
+
+    def __enter__(self) -> Self:
+        if self.reached in (Reached.INSIDE, Reached.DONE):
+            raise ConfigurationError(
+                f'"with effect:" was entered again ({self.reached.value}). One document has one effect: split the '
+                "task, or put both calls into one window."
+            )
+        # Also when it is entered again: the key may have gone to another attempt while nothing was under way.
+        self._begin()
+        self.reached = Reached.INSIDE
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self._done()
+            self.reached = Reached.DONE
+        elif isinstance(error, self._harmless):
+            self.reached = Reached.REFUTED
+
+
+class ExternalEffect:
+    """Runs units whose effect is outside.
+
+    :param keeper: the lease that must live when an effect begins.
+    """
+
+    def __init__(self, attempt: Attempt, writer: Writer, keeper: LeaseKeeper) -> None:
+        self._try = attempt
         self._writer = writer
         self._keeper = keeper
-        self._first = first
-        self._recorder = recorder
-        self._safe = tuple(spec.external.safe_errors)
-        self._narrowed = "effect" in callee.names
+        self._first = FirstEffect(attempt)
+        self._safe = tuple(attempt.spec.external.safe_errors)
+        self._narrowed = "effect" in attempt.callee.names
 
     def run(self, unit: Unit) -> UnitResult:
         """Execute a unit; every ending is written to the ledger before this returns, or is pending."""
@@ -73,8 +126,8 @@ class ExternalEffect:
         try:
             self._begin(unit)
             entered = True
-            with self._recorder.call(unit) as pushes:
-                value = self._callee.call(unit.values(unit.space.business_date))
+            with self._try.recorder.call(unit) as pushes:
+                value = self._try.callee.call(unit.values(unit.space.business_date))
         except BaseException as error:  # AirflowTaskTimeout and SystemExit count too
             return self._failed(unit, error, entered=entered)
         return self._done(unit, value, pushes)
@@ -121,7 +174,7 @@ class ExternalEffect:
         if unit.batch_id is None:
             self._writer.begin(unit.own, unit.hashes[0])
         else:
-            self._ledger.begin_together(unit.own, unit.hashes, unit.batch_id)
+            self._try.ledger.begin_together(unit.own, unit.hashes, unit.batch_id)
         self._check_in_time(unit, lapses)
 
     def _check_in_time(self, unit: Unit, lapses: int) -> None:
@@ -132,7 +185,7 @@ class ExternalEffect:
 
     def _done(self, unit: Unit, value: Any, pushes: Pushes) -> UnitResult:
         text, why = self._encode(value)
-        pushed = self._recorder.stored(unit, pushes, text, self._spec.result_max_bytes)
+        pushed = self._try.recorder.stored(unit, pushes, text, self._try.spec.result_max_bytes)
         problem, follow_up = None, FollowUp.NONE
         if why is not None:
             problem, follow_up = unstored(unit, why), FollowUp.FAILED
@@ -144,7 +197,7 @@ class ExternalEffect:
         return self._recorded(
             unit,
             lambda: (
-                not self._ledger.complete(
+                not self._try.ledger.complete(
                     unit.own,
                     unit.hashes,
                     text,
@@ -160,7 +213,7 @@ class ExternalEffect:
     def _encode(self, value: Any) -> tuple[str | None, str | None]:
         """Return what is stored of a result, and why it cannot be, as the note of its key."""
         try:
-            return encode_result(value, self._spec.result_max_bytes), None
+            return encode_result(value, self._try.spec.result_max_bytes), None
         except ResultError as error:
             return None, f"{UNSTORED}: {error}"
 
@@ -178,7 +231,7 @@ class ExternalEffect:
         try:
             if write():
                 return result
-            error = (lost or not_ours)(unit, self._ledger)
+            error = (lost or not_ours)(unit, self._try.ledger)
         except Exception as problem:  # of the driver too: a trigger or a full disk may refuse one row
             return UnitResult(
                 unit,
@@ -200,7 +253,7 @@ class ExternalEffect:
             return result
         why = described(error)
         try:
-            lost = self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S / 10)
+            lost = self._try.ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S / 10)
         except Exception as problem:
             log.warning(
                 "%s could not be given back; others wait for the lease to end: %s", unit.name, problem
@@ -208,7 +261,7 @@ class ExternalEffect:
             result.unwritten = isinstance(problem, LedgerError)
         else:
             if lost:
-                result.error = taken(unit, self._ledger)
+                result.error = taken(unit, self._try.ledger)
                 result.error.__cause__ = error
         return result
 
@@ -217,7 +270,9 @@ class ExternalEffect:
         if isinstance(error, Rejected):
             return self._recorded(
                 unit,
-                lambda: not self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=PATIENCE_S),
+                lambda: (
+                    not self._try.ledger.reject(unit.own, unit.hashes, error.reason, patience_s=PATIENCE_S)
+                ),
                 UnitResult(unit, Outcome.REJECTED, error, fatal=fatal),
                 taken,
             )
@@ -227,17 +282,19 @@ class ExternalEffect:
         if self._is_safe(unit, error):
             return self._recorded(
                 unit,
-                lambda: not self._ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S),
+                lambda: (
+                    not self._try.ledger.fail(unit.own, unit.hashes, why, begun=True, patience_s=PATIENCE_S)
+                ),
                 UnitResult(unit, Outcome.FAILED, error, fatal=fatal),
                 taken,
             )
         doubtful = UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
-        if self._spec.mode == "observe":
+        if self._try.spec.mode == "observe":
             # Recorded as what it is, but nothing is held back: the task fails as it would without the guard.
             doubtful = UnitResult(unit, Outcome.FAILED, error, fatal=fatal)
         return self._recorded(
             unit,
-            lambda: not self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S),
+            lambda: not self._try.ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S),
             doubtful,
             ended_elsewhere,
         )
@@ -249,8 +306,8 @@ class ExternalEffect:
             lambda: self._begin(unit), lambda: self._window_done(unit), () if unit.batch_id else self._safe
         )
         try:
-            with self._recorder.call(unit) as pushes:
-                value = self._callee.call({**unit.values(unit.space.business_date), "effect": window})
+            with self._try.recorder.call(unit) as pushes:
+                value = self._try.callee.call({**unit.values(unit.space.business_date), "effect": window})
         except BaseException as error:
             if window.reached is Reached.DONE:
                 return self._follow_up_failed(unit, error)
@@ -273,18 +330,18 @@ class ExternalEffect:
             self._writer.flush()
             ours = mark.ours()
         else:
-            ours = not self._ledger.complete(
+            ours = not self._try.ledger.complete(
                 unit.own, unit.hashes, None, follow_up=FollowUp.PENDING, patience_s=PATIENCE_S
             )
         if not ours:
-            raise not_ours(unit, self._ledger)
+            raise not_ours(unit, self._try.ledger)
 
     def _follow_up_done(self, unit: Unit, value: Any, pushes: Pushes) -> UnitResult:
         text, why = self._encode(value)
-        pushed = self._recorder.stored(unit, pushes, text, self._spec.result_max_bytes)
+        pushed = self._try.recorder.stored(unit, pushes, text, self._try.spec.result_max_bytes)
         problem = unstored(unit, why) if why is not None else None
         try:
-            self._ledger.end_follow_up(
+            self._try.ledger.end_follow_up(
                 unit.own,
                 unit.hashes,
                 outcome=text,
@@ -301,7 +358,7 @@ class ExternalEffect:
     def _follow_up_failed(self, unit: Unit, error: BaseException) -> UnitResult:
         why = described(error)
         try:
-            self._ledger.end_follow_up(
+            self._try.ledger.end_follow_up(
                 unit.own, unit.hashes, outcome=None, failed=True, why=why, patience_s=PATIENCE_S
             )
         except Exception:
@@ -321,71 +378,3 @@ _NEVER_ENTERED = (
     'the callable takes "effect" and returned without "with effect:": nothing was executed. Enter the window around '
     'the call, raise Rejected or NotExecuted, or do not take "effect".'
 )
-
-
-def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
-    """Return the error for a unit whose effect may or may not have happened."""
-    ask = f"sk the receiver about {unit.receiver_key}, then: {resolve_command(unit.hashes[0], ledger=unit.ledger)}"
-    what = f"{unit.space.describe(unit.name)} is in doubt: {described(error)}. The effect may or may not have happened"
-    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
-    failure = (
-        InDoubt(f"{what}, and is not repeated. A{ask} (or --did-not-happen){notes}")
-        if unit.next_try is None
-        else InDoubtUnsettled(
-            f"{what}. The next try {unit.next_try}. To settle it before that, a{ask} (or --did-not-happen){notes}"
-        )
-    )
-    failure.__cause__ = error
-    return failure
-
-
-def unstored(unit: Unit, why: str) -> ResultError:
-    """Return the error for an effect that is done, and whose result nobody can have.
-
-    :param why: as the ledger notes it.
-    """
-    return ResultError(
-        f"{unit.space.describe(unit.name)}: the effect is done, {why} It is not executed again, also not after a clear: "
-        f"the task fails until a person settles it: "
-        f"{resolve_command(unit.hashes[0], decision='followed_up', ledger=unit.ledger)}. Then the task returns None for it."
-    )
-
-
-def not_ours(unit: Unit, ledger: Ledger) -> OwnershipLost:
-    """Return the error for an effect that happened while its key went to another attempt, or was settled."""
-    return _lost(unit, ledger, "executed, but", "It may have happened twice; compare with the receiver.")
-
-
-def ended_elsewhere(unit: Unit, ledger: Ledger) -> OwnershipLost:
-    """Return the error for an effect that may have happened while its key went to another attempt, or was settled."""
-    return _lost(
-        unit, ledger, "ended inside its effect, and", "It may have happened twice; compare with the receiver."
-    )
-
-
-def taken(unit: Unit, ledger: Ledger) -> OwnershipLost:
-    """Return the error for a key that went to another attempt, or was settled, before anything was done here."""
-    return _lost(unit, ledger, "nothing was executed here, and", "")
-
-
-def _lost(unit: Unit, ledger: Ledger, here: str, then: str) -> OwnershipLost:
-    return OwnershipLost(
-        f"{unit.space.describe(unit.name)}: {here} the key is no longer this attempt's: "
-        f"{ledger.let_go_by(unit.own, unit.hashes[0])}. {then}{' ' if then else ''}See: "
-        f"{show_command(unit.hashes[0], ledger=unit.ledger)}"
-    )
-
-
-def unrecorded(unit: Unit, problem: Exception) -> InDoubt:
-    """Return the error for an ending that could not be written."""
-    text = (
-        f"{unit.space.describe(unit.name)}: how it ended could not be written to the ledger ({problem}). The row shows "
-        "it as in doubt once its lease is over."
-    )
-    failure = (
-        InDoubt(text)
-        if unit.next_try is None
-        else InDoubtUnsettled(f"{text} Then the next try {unit.next_try}.")
-    )
-    failure.__cause__ = problem
-    return failure

@@ -14,15 +14,12 @@ from airflow_guard.core.report import SAMPLE, Held, Outcome
 from airflow_guard.core.states import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from airflow_guard.core.documents import Document
     from airflow_guard.core.guard import LedgerRow
-    from airflow_guard.core.report import Report
-    from airflow_guard.execution.spec import GuardSpec
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.execution.attempt import Attempt
     from airflow_guard.store.listed import Left, ListedDocuments
-    from airflow_guard.store.task_runs import TaskTry
 
 log = logging.getLogger(__name__)
 _UNCLEAR = frozenset({"ContentChanged", "OtherRun", "OtherDeployment"})
@@ -51,33 +48,18 @@ class Leftovers:
     does not list any more is looked for again by those that begin later, as long as there are some.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        spec: GuardSpec,
-        task_try: TaskTry,
-        report: Report,
-        *,
-        task_run_id: int,
-        store: ListedDocuments,
-        others_to_come: Callable[[], bool],
-    ) -> None:
-        self._ledger = ledger
-        self._spec = spec
-        self._try = task_try
-        self._report = report
-        self._task_run_id = task_run_id
+    def __init__(self, attempt: Attempt, store: ListedDocuments) -> None:
+        self._try = attempt
         self._store = store
-        self._others_to_come = others_to_come
         self._passed_on = False
         self._tries: list[int] = []
         self._left: dict[str, Left] = {}
         self._noted: set[str] = set()
 
-    def load(self, *, resumed: bool) -> None:
+    def load(self) -> None:
         """Read what is left. Usually there is no earlier try, or nothing."""
-        self._tries = self._store.tries(self._try.identity, self._task_run_id)
-        if resumed or self._tries not in ([], [self._task_run_id]):
+        self._tries = self._store.tries(self._try.identity, self._try.task_run_id)
+        if self._try.resumed or self._tries not in ([], [self._try.task_run_id]):
             self._left = self._store.left(self._try.space, self._tries)
         self._noted = {key for key, left in self._left.items() if left.noted}
 
@@ -95,7 +77,7 @@ class Leftovers:
         """Forget what earlier tries had noted of documents that this try has dealt with."""
         again = {document.key_hash for document in documents} & self._noted if self._noted else set()
         if again:
-            self._store.forget([each for each in self._tries if each != self._task_run_id], again)
+            self._store.forget([each for each in self._tries if each != self._try.task_run_id], again)
             self._noted -= again
 
     def clear(self, *, also: bool) -> None:
@@ -110,7 +92,7 @@ class Leftovers:
             if row is None:
                 found.append(_Found(left, f"held back: {left.why}" if left.why else "not begun"))
             elif row.state is State.REJECTED:
-                self._report.add(Outcome.REJECTED, left.document, rejected_before(row))
+                self._try.report.add(Outcome.REJECTED, left.document, rejected_before(row))
             elif (situation := situation_of(row)) in (Situation.RUNNING, Situation.FOLLOW_UP_RUNNING):
                 self._wait(left, row)
             elif situation not in (Situation.DONE, Situation.DROPPED):
@@ -129,7 +111,7 @@ class Leftovers:
         for group in by_date.values():
             for start in range(0, len(group), 500):
                 part = group[start : start + 500]
-                rows = self._ledger.read(part[0].key_date, [left.key_hash for left in part])
+                rows = self._try.ledger.read(part[0].key_date, [left.key_hash for left in part])
                 together += [(left, rows.get(left.key_hash)) for left in part]
         return together
 
@@ -138,7 +120,7 @@ class Leftovers:
             f"{self._try.space.describe(left.document)} is in progress elsewhere: {row.done_by}. An earlier try of this run "
             "listed it, and it is not done yet."
         )
-        self._report.add_waiting(Held(left.key_hash, left.document, row.done_by), error)
+        self._try.report.add_waiting(Held(left.key_hash, left.document, row.done_by), error)
 
     def _say(self, found: Sequence[_Found]) -> None:
         names = [each.left.document for each in found]
@@ -152,16 +134,16 @@ class Leftovers:
             f"the task.{self._settle(found)}{self._drop(found)}",
             retryable=self._try.identity.map_index >= 0,
         )
-        if self._others_to_come():
+        if self._try.others_to_come():
             log.warning("%s Other instances of the task are still to list theirs.", error)
             self._passed_on = True
             return
-        self._report.add_many(
+        self._try.report.add_many(
             Outcome.FORGOTTEN, names, "listed by an earlier try of this run, and not any more"
         )
-        self._report.forgotten = error
-        room = max(0, SAMPLE - len(self._report.errors))
-        self._report.errors.extend((name, error) for name in names[:room])
+        self._try.report.forgotten = error
+        room = max(0, SAMPLE - len(self._try.report.errors))
+        self._try.report.errors.extend((name, error) for name in names[:room])
 
     def _settle(self, found: Sequence[_Found]) -> str:
         """Return how to settle what cannot be dropped, the first of each kind."""
@@ -170,7 +152,7 @@ class Leftovers:
             first = next((each.left for each in found if each.situation is situation), None)
             if first is not None:
                 command = resolve_command(
-                    first.key_hash, decision=DECISIONS_OF[situation][0], ledger=self._spec.ledger
+                    first.key_hash, decision=DECISIONS_OF[situation][0], ledger=self._try.spec.ledger
                 )
                 said += f" {words} {command}."
         return said
@@ -185,7 +167,7 @@ class Leftovers:
             names[:3],
             every=len(names) > 3,
             cycle=space.cycle,
-            ledger=self._spec.ledger,
+            ledger=self._try.spec.ledger,
         )
         return f" If it is not, drop it with a reason: {command}"
 

@@ -1,4 +1,4 @@
-"""Executing an effect in the ledger's database: business rows and completion in one transaction."""
+"""An effect in the ledger's database: business rows and completion in one transaction."""
 
 from __future__ import annotations
 
@@ -15,37 +15,26 @@ from airflow_guard.core.errors import (
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import encode_result
 from airflow_guard.core.texts import described
-from airflow_guard.execution.external import in_doubt, unrecorded
-from airflow_guard.execution.units import Unit, UnitResult
+from airflow_guard.execution.units import FirstEffect, Unit, UnitResult, in_doubt, unrecorded
 from airflow_guard.execution.writer import PATIENCE_S
 from airflow_guard.store.business_transaction import BusinessTransaction, Ending
 from airflow_guard.store.changes import BEGIN
 
 if TYPE_CHECKING:
-    from airflow_guard.execution.lease import LeaseKeeper
-    from airflow_guard.execution.pushing import Recorder
-    from airflow_guard.execution.reversal import FirstEffect
-    from airflow_guard.execution.spec import Callee, GuardSpec
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.execution.attempt import Attempt, LeaseKeeper
 
 
 class DatabaseEffect:
     """Runs units whose effect is business rows."""
 
-    def __init__(
-        self, ledger: Ledger, spec: GuardSpec, callee: Callee, keeper: LeaseKeeper, first: FirstEffect,
-        *, recorder: Recorder,
-    ) -> None:  # fmt: skip
-        self._ledger = ledger
-        self._spec = spec
-        self._callee = callee
+    def __init__(self, attempt: Attempt, keeper: LeaseKeeper) -> None:
+        self._try = attempt
         self._keeper = keeper
-        self._first = first
-        self._recorder = recorder
+        self._first = FirstEffect(attempt)
 
     def run(self, unit: Unit) -> UnitResult:
         """Execute a unit in one transaction."""
-        transaction = BusinessTransaction(self._ledger, unit.own, unit.hashes)
+        transaction = BusinessTransaction(self._try.ledger, unit.own, unit.hashes)
         text: str | None = None
         try:
             self._first.check(unit)
@@ -54,11 +43,11 @@ class DatabaseEffect:
                 if self._first.left(unit):
                     self._first.reverse(unit, connection=connection)
                 values: dict[str, Any] = {**unit.values(unit.space.business_date), "connection": connection}
-                with self._recorder.call(unit) as pushes:
-                    value = self._callee.call(values)
-                text = encode_result(value, self._spec.result_max_bytes)
+                with self._try.recorder.call(unit) as pushes:
+                    value = self._try.callee.call(values)
+                text = encode_result(value, self._try.spec.result_max_bytes)
                 transaction.complete(
-                    text, self._recorder.stored(unit, pushes, text, self._spec.result_max_bytes)
+                    text, self._try.recorder.stored(unit, pushes, text, self._try.spec.result_max_bytes)
                 )
         except UnknownCommit as error:
             return self._unknown(unit, transaction, text, error)
@@ -89,12 +78,12 @@ class DatabaseEffect:
         try:
             if isinstance(error, Rejected):
                 outcome = Outcome.REJECTED
-                lost = self._ledger.reject(unit.own, unit.hashes, error.reason, patience_s=patience_s)
+                lost = self._try.ledger.reject(unit.own, unit.hashes, error.reason, patience_s=patience_s)
             else:
                 outcome = Outcome.FAILED
-                lost = self._ledger.fail(unit.own, unit.hashes, why, begun=False, patience_s=patience_s)
+                lost = self._try.ledger.fail(unit.own, unit.hashes, why, begun=False, patience_s=patience_s)
             if lost and transaction.ending() is Ending.SELF_COMMITTED:
-                self._ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S)
+                self._try.ledger.doubt(unit.own, unit.hashes, why, patience_s=PATIENCE_S)
                 return UnitResult(unit, Outcome.IN_DOUBT, in_doubt(unit, error), fatal=fatal)
         except Exception as problem:
             # Nothing was committed: the row stays claimed and is taken over once the lease ends.
@@ -110,10 +99,10 @@ class DatabaseEffect:
             why += " (before that, the callable had ended the transaction that it was lent)"
         fatal = None if isinstance(error, Exception) else error
         try:
-            self._ledger.write(
-                lambda c: self._ledger.apply(c, own, BEGIN, hashes, batch=None), patience_s=PATIENCE_S
+            self._try.ledger.write(
+                lambda c: self._try.ledger.apply(c, own, BEGIN, hashes, batch=None), patience_s=PATIENCE_S
             )
-            self._ledger.doubt(own, hashes, why, patience_s=PATIENCE_S)
+            self._try.ledger.doubt(own, hashes, why, patience_s=PATIENCE_S)
         except Exception as problem:
             failure, unwritten = unrecorded(unit, problem), isinstance(problem, LedgerError)
             return UnitResult(unit, Outcome.IN_DOUBT, failure, fatal=fatal, unwritten=unwritten)

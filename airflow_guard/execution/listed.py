@@ -25,10 +25,7 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.documents import Document, DocumentReader
     from airflow_guard.core.expectations import Expected
-    from airflow_guard.core.report import Report
-    from airflow_guard.execution.spec import GuardSpec
-    from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.task_runs import TaskTry
+    from airflow_guard.execution.attempt import Attempt
 
 log = logging.getLogger(__name__)
 _NAMED = 5
@@ -41,38 +38,13 @@ class Listed:
     have taken them from their source, so that nobody would list them again after a kill.
 
     :param expectation: gives what was expected, asked once the listing is read to its end.
-    :param others_to_come: tells whether other instances of the task are still to list their documents.
-    :param resumed: whether the try goes on after a wait: its listing was compared before.
     """
 
-    def __init__(
-        self,
-        ledger: Ledger,
-        spec: GuardSpec,
-        task_try: TaskTry,
-        report: Report,
-        *,
-        task_run_id: int,
-        expectation: Callable[[], Expected | None],
-        others_to_come: Callable[[], bool],
-        resumed: bool,
-    ) -> None:
-        self._spec = spec
-        self._space = task_try.space
-        self._report = report
-        self._task_run_id = task_run_id
+    def __init__(self, attempt: Attempt, expectation: Callable[[], Expected | None]) -> None:
+        self._try = attempt
         self._expectation = expectation
-        self._resumed = resumed
-        self._store = ListedDocuments(ledger.database)
-        self._left = Leftovers(
-            ledger,
-            spec,
-            task_try,
-            report,
-            task_run_id=task_run_id,
-            store=self._store,
-            others_to_come=others_to_come,
-        )
+        self._store = ListedDocuments(attempt.ledger.database)
+        self._left = Leftovers(attempt, self._store)
         self._source: Iterator[list[Document]] = iter(())
         self._ahead: deque[list[Document]] | None = None
         self._in_hand = False
@@ -92,13 +64,14 @@ class Listed:
 
     def begin(self) -> None:
         """Look what earlier tries of the run have left."""
-        if self._spec.mode == "enforce":
-            self._left.load(resumed=self._resumed)
+        if self._try.spec.mode == "enforce":
+            self._left.load()
 
     @property
     def _reads_all(self) -> bool:
-        spec = self._spec
-        return not self._resumed and (spec.expected is not None or spec.on_repeated == "fail")
+        # A try that goes on after a wait has compared its listing before.
+        spec = self._try.spec
+        return not self._try.resumed and (spec.expected is not None or spec.on_repeated == "fail")
 
     # -- reading --------------------------------------------------------------------------------------------
 
@@ -127,7 +100,7 @@ class Listed:
             self._count(chunk)
             yield chunk
             self._chunk = ()
-        if self.count == 0 and not self._resumed and not self._reads_all:
+        if self.count == 0 and not self._try.resumed and not self._reads_all:
             self._compare()
 
     def _next(self) -> list[Document] | None:
@@ -142,7 +115,7 @@ class Listed:
     def _refuse(self, item: Any, error: DocumentError) -> None:
         self.count += 1
         shown = self._reader.called(item)
-        self._report.add_error(Outcome.FAILED, shown, error)
+        self._try.report.add_error(Outcome.FAILED, shown, error)
         # By its key where it has one: corrected, it is listed again under that.
         text = hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
         self._refused[self._reader.key_of(item) or text] = shown
@@ -165,27 +138,27 @@ class Listed:
     def _compare(self) -> None:
         expected = self._expectation()
         tally = Tally(expected)
-        self._report.expected = expected
+        self._try.report.expected = expected
         try:
             for chunk in self._ahead or ():
                 tally.add(chunk)
             for item in self._refused_items:
                 tally.add_refused(item)
-            self._report.listed_total = tally.total
+            self._try.report.listed_total = tally.total
             self._check(tally, expected)
         except (UnexpectedListing, RepeatedDocument) as error:
-            if self._spec.mode == "enforce":
-                self._report.listed = tally.count
+            if self._try.spec.mode == "enforce":
+                self._try.report.listed = tally.count
                 self.abandon()
                 raise
             self._remark(f"observe: would have blocked: {error}")
 
     def _check(self, tally: Tally, expected: Expected | None) -> None:
-        self._report.empty_allowed = self._spec.on_empty == "allow"
-        what = self._space.describe(None)
+        self._try.report.empty_allowed = self._try.spec.on_empty == "allow"
+        what = self._try.space.describe(None)
         counts = expected is not None and (expected.least is not None or expected.most is not None)
-        if tally.count == 0 and not counts and self._spec.on_empty != "allow":
-            if self._spec.on_empty == "fail":
+        if tally.count == 0 and not counts and self._try.spec.on_empty != "allow":
+            if self._try.spec.on_empty == "fail":
                 raise UnexpectedListing(
                     f'{what}: nothing was listed, and on_empty="fail". Nothing was executed. Find out why the source has '
                     "nothing for this date; another try lists again."
@@ -199,7 +172,7 @@ class Listed:
                     "another try lists again."
                 )
             self._remark(difference)
-        if self._spec.on_repeated == "fail":
+        if self._try.spec.on_repeated == "fail":
             self._refuse_repeated(what)
 
     def _refuse_repeated(self, what: str) -> None:
@@ -219,14 +192,14 @@ class Listed:
             )
 
     def _remark(self, words: str) -> None:
-        log.warning("%s: %s", self._space.describe(None), words)
-        self._report.remark = self._report.remark or words
+        log.warning("%s: %s", self._try.space.describe(None), words)
+        self._try.report.remark = self._try.report.remark or words
 
     # -- what is not finished -------------------------------------------------------------------------------
 
     def before_effects(self) -> None:
         """Note what is in hand beyond the present chunk, before the first of its effects begins."""
-        if self._noted_ahead or self._spec.mode != "enforce":
+        if self._noted_ahead or self._try.spec.mode != "enforce":
             return
         if self._in_hand:
             self._read_ahead()
@@ -235,14 +208,14 @@ class Listed:
 
     def note(self, documents: Sequence[Document]) -> None:
         """Note documents whose claim has to wait: others of their chunk are looked at first, which may take long."""
-        if self._spec.mode == "enforce":
+        if self._try.spec.mode == "enforce":
             self._note(documents)
 
     def chunk_done(
         self, chunk: Sequence[Document], outcomes: Mapping[str, Outcome], whys: dict[str, str]
     ) -> None:
         """Note what of a chunk this try could not claim; what earlier tries had noted of it is listed again."""
-        if self._spec.mode != "enforce":
+        if self._try.spec.mode != "enforce":
             return
         open_ = [each for each in chunk if outcomes.get(each.key_hash) in _NOT_FINISHED]
         with _as_far_as_the_ledger_answers():
@@ -253,34 +226,34 @@ class Listed:
         documents = list(documents)
         if documents:
             self._notes = True
-            self._store.note(self._task_run_id, self._space.key_date, documents, whys)
+            self._store.note(self._try.task_run_id, self._try.space.key_date, documents, whys)
 
     def finish(self, *, stopped: bool) -> None:
         """Note what a try that stopped has not reached; of one that reached its end, find what was forgotten."""
-        if self._spec.mode == "enforce":
+        if self._try.spec.mode == "enforce":
             with _as_far_as_the_ledger_answers():
                 self._note_refused()
                 if stopped:
                     self.before_effects()
                 if self._notes:
-                    self._store.forget_claimed(self._task_run_id)
+                    self._store.forget_claimed(self._try.task_run_id)
         if not stopped:
             self._left.report()
 
     def abandon(self) -> None:
         """Note all that is in hand: the try ends in the middle."""
-        if self._spec.mode != "enforce":
+        if self._try.spec.mode != "enforce":
             return
         with _as_far_as_the_ledger_answers():
             self._note(self._chunk)
             self._noted_ahead = False
             self.before_effects()
             self._note_refused()
-            self._store.forget_claimed(self._task_run_id)
+            self._store.forget_claimed(self._try.task_run_id)
 
     def _note_refused(self) -> None:
         if self._refused:
-            self._store.note_refused(self._task_run_id, self._space.key_date, self._refused.items())
+            self._store.note_refused(self._try.task_run_id, self._try.space.key_date, self._refused.items())
 
     def settled(self) -> None:
         """Forget all that this run has noted: the try ended well, so that all of it is done."""

@@ -1,4 +1,4 @@
-"""One guarded task try: read the documents, judge, claim, execute, report."""
+"""One guarded task try, put together and recorded: read the documents, judge, claim, execute, report."""
 
 from __future__ import annotations
 
@@ -8,37 +8,24 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.commands import resolve_document_command
-from airflow_guard.core.documents import DocumentReader
-from airflow_guard.core.errors import (
-    DocumentError,
-    LedgerError,
-    LedgerUnavailable,
-)
+from airflow_guard.core.errors import LedgerError, LedgerUnavailable
 from airflow_guard.core.expectations import expected_now
-from airflow_guard.core.guard import Asking
 from airflow_guard.core.keys import KeyShape
 from airflow_guard.core.report import Outcome, Report, said
-from airflow_guard.execution.after_fail_over import AfterFailOver
+from airflow_guard.execution.attempt import Attempt, LeaseKeeper, Progress
 from airflow_guard.execution.classify import Classifier
-from airflow_guard.execution.doubt import DoubtSettler
+from airflow_guard.execution.doubts import DoubtSettler, FreshDoubts
 from airflow_guard.execution.external import ExternalEffect
-from airflow_guard.execution.fresh import FreshDoubts
 from airflow_guard.execution.in_database import DatabaseEffect
-from airflow_guard.execution.lease import LeaseKeeper
 from airflow_guard.execution.listed import Listed
-from airflow_guard.execution.namesakes import Namesakes
-from airflow_guard.execution.observing import Observer
+from airflow_guard.execution.observing import run_without_ledger
 from airflow_guard.execution.preflight import unguarded_reason
-from airflow_guard.execution.progress import Progress
 from airflow_guard.execution.pushing import Recorder
-from airflow_guard.execution.reversal import FirstEffect
 from airflow_guard.execution.session import Listing, Session
-from airflow_guard.execution.shape import DriftCheck
-from airflow_guard.execution.spec import CLAIM_CHUNK, Callee, GuardSpec
-from airflow_guard.execution.workers import STOPPED_BY_FAILURE, StopFlag, Workers
+from airflow_guard.execution.spec import Callee, GuardSpec
+from airflow_guard.execution.workers import STOPPED_BY_FAILURE, Workers
 from airflow_guard.execution.writer import GroupWriter, InlineWriter
 from airflow_guard.store import aliases
-from airflow_guard.store.changes import Ownership
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -57,7 +44,6 @@ _NEEDS_SOMEBODY = (
     Outcome.REPEATED,
     Outcome.FORGOTTEN,
 )
-_NO_LEDGER = "the ledger is not there"
 
 
 class GuardedTask:
@@ -92,20 +78,27 @@ class GuardedTask:
         others_to_come: Callable[[], bool] = lambda: False,
     ) -> None:
         callee.check(spec)
-        self._others_to_come = others_to_come
         self._expectation = expectation or self._as_the_rules_say
-        self._ledger = ledger
-        self._spec = spec
-        self._try = task_try
-        self._callee = callee
-        self._verify = verify
-        self._on_rerun = on_rerun
-        self._dag_task_ids = dag_task_ids
-        self._resumed = resumed
-        self._recorder = recorder or Recorder()
-        self._stop = StopFlag()
-        self.task_run_id: int = resumed or 0
+        self._try = Attempt(
+            ledger,
+            spec,
+            task_try,
+            callee,
+            verify=verify,
+            on_rerun=on_rerun,
+            dag_task_ids=dag_task_ids,
+            others_to_come=others_to_come,
+            recorder=recorder or Recorder(),
+            progress=Progress(),
+            task_run_id=resumed or 0,
+            resumed=resumed is not None,
+        )
         self._keeper: LeaseKeeper | None = None
+
+    @property
+    def task_run_id(self) -> int:
+        """The try's id in the ledger, 0 until it is recorded there."""
+        return self._try.task_run_id
 
     @property
     def lease_failures(self) -> int:
@@ -114,7 +107,7 @@ class GuardedTask:
 
     def stop(self, reason: str = "the task was asked to stop") -> None:
         """Let what has begun finish and begin nothing else. Safe to call from a signal handler."""
-        self._stop.set(reason)
+        self._try.stop.set(reason)
 
     def run(self, documents: Listing | None = None, *, one: Any = None) -> Report:
         """Execute what the ledger allows and return what became of each document.
@@ -126,40 +119,26 @@ class GuardedTask:
         :raises BaseException: a timeout or exit from the callable, after everything was recorded.
         """
         report = Report(single=documents is None)
+        self._try = replace(self._try, report=report)
         try:
             unguarded = self._prepare()
         except LedgerUnavailable as error:
-            if self._spec.mode == "enforce":
+            if self._try.spec.mode == "enforce":
                 raise
             log.warning("observe: nothing is recorded, the ledger is not there: %s", error)
-            self._without_ledger(report, documents, one)
+            run_without_ledger(self._try, documents, one)
             return report
         space = self._try.space
         report.waive_command = partial(
             resolve_document_command,
             (space.key_namespace, space.operation, space.business_date.isoformat()),
             decision="waive",
-            ledger=self._spec.ledger,
+            ledger=self._try.spec.ledger,
         )
         outcome, ended_by = "failed", None
         try:
-            drift = DriftCheck(
-                self._ledger, self._try.space, self._try.identity, self._try.key_shape,
-                document_key=self._spec.document_key, dag_task_ids=self._dag_task_ids,
-                retired_operations=self._spec.retired_operations,
-                ledger_name=self._spec.ledger,
-            )  # fmt: skip
-            listed = Listed(
-                self._ledger,
-                self._spec,
-                self._try,
-                report,
-                task_run_id=self.task_run_id,
-                expectation=self._expectation,
-                others_to_come=self._others_to_come,
-                resumed=self._resumed is not None,
-            )
-            self._work(report, unguarded, drift, listed, documents, one)
+            listed = Listed(self._try, self._expectation)
+            self._work(unguarded, listed, documents, one)
             outcome = self._outcome(report)
             if outcome == "success":
                 listed.settled()
@@ -180,7 +159,8 @@ class GuardedTask:
                 return report.remark
             space = self._try.space
             first = report.failure(
-                f"{space.key_namespace} / {space.operation} of {space.business_date}", self._spec.max_rejected
+                f"{space.key_namespace} / {space.operation} of {space.business_date}",
+                self._try.spec.max_rejected,
             )
         return said(first) if first else None
 
@@ -190,8 +170,8 @@ class GuardedTask:
         :param outcome: see :meth:`airflow_guard.store.task_runs.TaskRuns.close`.
         """
         try:
-            self._ledger.runs.close(
-                self.task_run_id, outcome, report.task_run_counts(), error, report.expectation()
+            self._try.ledger.runs.close(
+                self._try.task_run_id, outcome, report.task_run_counts(), error, report.expectation()
             )
         except LedgerError as problem:
             # The lease ends by itself; the counts of this try are missing, which changes nothing that is decided.
@@ -200,106 +180,53 @@ class GuardedTask:
     def _as_the_rules_say(self) -> Expected | None:
         space = self._try.space
         given = {"business_date": space.business_date, "cycle": space.cycle}
-        return expected_now(self._spec.expected, lambda function: Callee.of(function).call(given))
+        return expected_now(self._try.spec.expected, lambda function: Callee.of(function).call(given))
 
     def _outcome(self, report: Report) -> str:
-        for_others = self._spec.on_concurrent == "wait"
+        for_others = self._try.spec.on_concurrent == "wait"
         if report.stopped is None and report.only_waits(for_others=for_others):
             return "waiting"
-        return "failed" if report.failure("", self._spec.max_rejected) else "success"
+        return "failed" if report.failure("", self._try.spec.max_rejected) else "success"
 
     def _prepare(self) -> str | None:
         """Use the names that the ledger has now, open the try, and return why unknown keys must not run."""
-        ledger, task_try = self._ledger, self._try
+        ledger, task_try = self._try.ledger, self._try.task_try
         names = aliases.resolve(ledger, task_try.space.key_namespace, task_try.space.operation)
         if names != (task_try.space.key_namespace, task_try.space.operation):
             log.info("%s is kept in the ledger as %s", task_try.space.describe(None), " / ".join(names))
             space = replace(task_try.space, key_namespace=names[0], operation=names[1])
             shape = KeyShape.parse(task_try.key_shape)
             text = shape.renamed(space).text if shape else task_try.key_shape
-            self._try = replace(task_try, space=space, key_shape=text)
+            self._try = replace(self._try, task_try=replace(task_try, space=space, key_shape=text))
         # Asked before the try is recorded: its own row would say that the operation is watched.
-        unguarded = None
-        if self._resumed is None:
-            unguarded = unguarded_reason(ledger.runs, self._spec, self._try.space, task_try.identity)
-        if unguarded and self._spec.mode == "observe":
+        unguarded = None if self._try.resumed else unguarded_reason(self._try)
+        if unguarded and self._try.spec.mode == "observe":
             log.warning("observe: would have blocked unknown keys: %s", unguarded)
             unguarded = None
-        self.task_run_id = ledger.runs.open(self._try, self._spec.lease.total_seconds(), self._resumed)
+        lease_s, resumed = self._try.spec.lease.total_seconds(), self._try.resumed
+        task_run_id = ledger.runs.open(
+            self._try.task_try, lease_s, self._try.task_run_id if resumed else None
+        )
+        self._try = replace(self._try, task_run_id=task_run_id)
         return unguarded
 
-    def _without_ledger(self, report: Report, documents: Listing | None, one: Any) -> None:
-        """Observe mode promises that the callable runs as if the guard were not there."""
-        space, spec = self._try.space, self._spec
-        observer = Observer(self._ledger, spec, space, self._callee, report)
-        reader = DocumentReader(space.hasher(), spec.document_key, spec.fingerprint_fields)
-        if documents is None:
-            observer.run([(reader.whole_run() if one is None else reader.read_one(one), None, _NO_LEDGER)])
-            return
-
-        def refuse(item: Any, error: DocumentError) -> None:
-            report.add_error(Outcome.FAILED, reader.called(item), error)
-
-        size = spec.batch_size if spec.call_per == "batch" else CLAIM_CHUNK
-        for chunk in reader.chunks(documents(), size, refuse):
-            observer.run([(document, None, _NO_LEDGER) for document in chunk])
-
-    def _work(
-        self,
-        report: Report,
-        unguarded: str | None,
-        drift: DriftCheck,
-        listed: Listed,
-        documents: Listing | None,
-        one: Any,
-    ) -> None:
-        spec, ledger, space = self._spec, self._ledger, self._try.space
-        keeper = LeaseKeeper(ledger.runs, self.task_run_id, spec.lease, spec.max_hold, over=self._stop.set)
-        self._keeper = keeper
-        with keeper, (InlineWriter if spec.max_workers == 1 else GroupWriter)(ledger) as writer:
-            first = FirstEffect(ledger, spec, self._on_rerun)
+    def _work(self, unguarded: str | None, listed: Listed, documents: Listing | None, one: Any) -> None:
+        attempt, spec = self._try, self._try.spec
+        keeper = self._keeper = LeaseKeeper(attempt)
+        with keeper, (InlineWriter if spec.max_workers == 1 else GroupWriter)(attempt.ledger) as writer:
             effect = (
-                DatabaseEffect(ledger, spec, self._callee, keeper, first, recorder=self._recorder)
-                if spec.database
-                else ExternalEffect(
-                    ledger, spec, self._callee, writer, keeper, first, recorder=self._recorder
-                )
+                DatabaseEffect(attempt, keeper) if spec.database else ExternalEffect(attempt, writer, keeper)
             )
-            threads = 1 if spec.database and ledger.database.dialect == "sqlite" else spec.max_workers
-            actor, task_run_id = self._try.identity.describe(), self.task_run_id
-            settler = DoubtSettler(
-                ledger, spec, space, self._verify, lambda: Ownership.new(space.key_date, task_run_id, actor),
-                more_tries=self._try.identity.more_tries,
-            )  # fmt: skip
-            fresh, progress = FreshDoubts(ledger, space, report, settler), Progress()
-            workers = Workers(
-                ledger, effect, writer, report, self._stop, threads, stop_on_failure=spec.stop_on_failure,
-                progress=progress, keep_doubt=fresh.keep if spec.asks else None,
-            )  # fmt: skip
-
-            asking = Asking(
-                self._try.identity, space.deployment,
-                compare_runs=spec.once_per == "date" and spec.on_other_run == "fail",
-            )  # fmt: skip
-            classifier = Classifier(
-                ledger, spec, space, asking, report, settler, self.task_run_id, unguarded,
-                resumed=self._resumed is not None, has_on_rerun=self._on_rerun is not None,
-                recorder=self._recorder,
-            )  # fmt: skip
-            if self._verify is not None:
+            settler = DoubtSettler(attempt)
+            fresh = FreshDoubts(attempt, settler)
+            workers = Workers(attempt, effect, writer, keep_doubt=fresh.keep if spec.asks else None)
+            classifier = Classifier(attempt, settler, unguarded)
+            if attempt.verify is not None:
                 classifier.remember = listed.note
-            observer = Observer(ledger, spec, space, self._callee, report)
-            after = AfterFailOver(ledger, spec, task_try=self._try)
-            namesakes = Namesakes(ledger, self._try, self.task_run_id, spec.ledger)
-            session = Session(
-                ledger=ledger, spec=spec, task_try=self._try, report=report, classifier=classifier, workers=workers,
-                drift=drift, namesakes=namesakes,
-                observer=observer, keeper=keeper, stop=self._stop, task_run_id=self.task_run_id, after=after,
-                progress=progress, listed=listed,
-            )  # fmt: skip
+            session = Session(attempt, classifier, workers, listed, keeper)
             try:
                 session.run(documents, one)
-                if not self._stop or self._stop.reason.startswith(STOPPED_BY_FAILURE):
+                if not attempt.stop or attempt.stop.reason.startswith(STOPPED_BY_FAILURE):
                     fresh.settle()
             finally:
                 fresh.report_as_they_are()

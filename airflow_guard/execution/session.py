@@ -1,4 +1,4 @@
-"""The listing of one task try, worked through chunk by chunk: judged, claimed, executed; what it needs is at hand."""
+"""The listing of one task try, worked through chunk by chunk: judged, claimed, executed. Here the keys are claimed."""
 
 from __future__ import annotations
 
@@ -9,27 +9,23 @@ from typing import TYPE_CHECKING, Any
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
 from airflow_guard.core.errors import BeforeHorizon, DocumentError, KeyDrift, LedgerBusy, Stopped
 from airflow_guard.core.keys import batch_id_of
-from airflow_guard.core.report import Outcome, Report
-from airflow_guard.execution.batches import BatchGatherer, in_order
+from airflow_guard.core.report import Outcome
 from airflow_guard.execution.classify import Claimable, Classifier
-from airflow_guard.execution.spec import CLAIM_CHUNK, GuardSpec
+from airflow_guard.execution.doubts import AfterFailOver
+from airflow_guard.execution.observing import Observer
+from airflow_guard.execution.preflight import DriftCheck, Namesakes
+from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.execution.units import Unit
 from airflow_guard.store import contents
-from airflow_guard.store.changes import Ownership
 
 if TYPE_CHECKING:
     from airflow_guard.core.guard import LedgerRow
     from airflow_guard.core.reruns import Rerun
-    from airflow_guard.execution.after_fail_over import AfterFailOver
-    from airflow_guard.execution.lease import LeaseKeeper
+    from airflow_guard.execution.attempt import Attempt, LeaseKeeper
     from airflow_guard.execution.listed import Listed
-    from airflow_guard.execution.namesakes import Namesakes
-    from airflow_guard.execution.observing import Observer
-    from airflow_guard.execution.progress import Progress
-    from airflow_guard.execution.shape import DriftCheck
-    from airflow_guard.execution.workers import StopFlag, Workers
-    from airflow_guard.store.ledger import Claimed, Ledger
-    from airflow_guard.store.task_runs import TaskTry
+    from airflow_guard.execution.workers import Workers
+    from airflow_guard.store.changes import Ownership
+    from airflow_guard.store.ledger import Claimed
 
 log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
@@ -38,32 +34,23 @@ Listing = Callable[[], Iterable[Any]]
 
 
 class Session:
-    """The loop over chunks, with what it needs at hand."""
+    """The loop over chunks."""
 
     def __init__(
-        self, *, ledger: Ledger, spec: GuardSpec, task_try: TaskTry, report: Report, classifier: Classifier,
-        workers: Workers, drift: DriftCheck, namesakes: Namesakes, observer: Observer, keeper: LeaseKeeper, stop: StopFlag,
-        task_run_id: int, after: AfterFailOver, progress: Progress, listed: Listed,
-    ) -> None:  # fmt: skip
-        self._ledger = ledger
-        self._spec = spec
-        self._after = after
-        self._space = task_try.space
-        self._actor = task_try.identity.describe()
-        self._next_try = spec.next_try if task_try.identity.more_tries else None
-        self._report = report
+        self, attempt: Attempt, classifier: Classifier, workers: Workers, listed: Listed, keeper: LeaseKeeper
+    ) -> None:
+        self._try = attempt
+        self._next_try = attempt.spec.next_try if attempt.identity.more_tries else None
+        self._after = AfterFailOver(attempt)
         self._classifier = classifier
         self._workers = workers
-        self._drift = drift
-        self._namesakes = namesakes
-        self._observer = observer
+        self._drift = DriftCheck(attempt)
+        self._namesakes = Namesakes(attempt)
+        self._observer = Observer(attempt)
         self._keeper = keeper
-        self._stop = stop
-        self._task_run_id = task_run_id
-        self._gatherer = BatchGatherer(ledger, self._space)
+        self._gatherer = BatchGatherer(attempt)
         self._listed = listed
         self._events_written = 0
-        self._progress = progress
 
     def run(self, documents: Listing | None, one: Any) -> None:
         """Work through the listing, then through the batches that had to be gathered from all of it."""
@@ -71,7 +58,7 @@ class Session:
         try:
             for chunk in self._chunks(documents, one):
                 self._chunk(chunk)
-                self._progress.reached(self._listed.count)
+                self._try.progress.reached(self._listed.count)
                 if self._must_stop():
                     break
             if not self._must_stop():
@@ -82,33 +69,35 @@ class Session:
             self._listed.abandon()
             raise
         self._write_events()
-        self._listed.finish(stopped=bool(self._stop))
-        if self._stop:
-            self._report.stopped = Stopped(
-                f"{self._space.describe(None)}: stopped early: {self._stop.reason}"
+        self._listed.finish(stopped=bool(self._try.stop))
+        if self._try.stop:
+            self._try.report.stopped = Stopped(
+                f"{self._try.space.describe(None)}: stopped early: {self._try.stop.reason}"
             )
-        self._report.problem = self._workers.result_error
+        self._try.report.problem = self._workers.result_error
 
     def _chunks(self, documents: Listing | None, one: Any) -> Iterator[list[Document]]:
-        reader = DocumentReader(self._space.hasher(), self._spec.document_key, self._spec.fingerprint_fields)
+        reader = DocumentReader(
+            self._try.space.hasher(), self._try.spec.document_key, self._try.spec.fingerprint_fields
+        )
         if documents is None:
             return self._listed.one(reader.whole_run() if one is None else reader.read_one(one))
-        size = max(self._spec.batch_size, 1) if self._spec.call_per == "batch" else CLAIM_CHUNK
+        size = max(self._try.spec.batch_size, 1) if self._try.spec.call_per == "batch" else CLAIM_CHUNK
         listing = documents()
-        self._progress.of = len(listing) if isinstance(listing, Sized) else None
+        self._try.progress.of = len(listing) if isinstance(listing, Sized) else None
         return self._listed.chunks(reader, listing, size)
 
     def _must_stop(self) -> bool:
         if self._keeper.held_too_long:
-            self._stop.set("max_hold is over")
-        return bool(self._stop)
+            self._try.stop.set("max_hold is over")
+        return bool(self._try.stop)
 
     def _chunk(self, chunk: list[Document]) -> None:
         split = without_repetitions(chunk)
         outcomes: dict[str, Outcome] = {}
         for document, error in split.conflicting:
             outcomes[document.key_hash] = Outcome.FAILED
-            self._report.add_error(Outcome.FAILED, document.name, error)
+            self._try.report.add_error(Outcome.FAILED, document.name, error)
         self._check_drift(split.unique)
         self._classifier.again = self._listed.again
         claimable = self._classifier.classify(split.unique)
@@ -120,7 +109,7 @@ class Session:
         self._listed.chunk_done(chunk, outcomes, self._classifier.whys)
         self._classifier.not_done.clear()
         for document in split.repeated:
-            self._report.add(Outcome.REPEATED, document.name, "listed more than once in this task")
+            self._try.report.add(Outcome.REPEATED, document.name, "listed more than once in this task")
         self._observer.run(self._classifier.observed)
         self._classifier.observed.clear()
         self._write_events()
@@ -130,7 +119,7 @@ class Session:
         try:
             self._drift.check(documents)
         except KeyDrift as error:
-            if self._spec.mode == "enforce":
+            if self._try.spec.mode == "enforce":
                 raise
             log.warning("observe: would have blocked %s", error)
 
@@ -142,8 +131,8 @@ class Session:
         everything = [*new, *known, *reruns]
         if not everything or self._must_stop():
             for document in everything:
-                self._report.add(Outcome.RELEASED, document.name, self._stop.reason)
-                self._report.retryable = True
+                self._try.report.add(Outcome.RELEASED, document.name, self._try.stop.reason)
+                self._try.report.retryable = True
             return {document.key_hash: Outcome.RELEASED for document in everything}
         self._listed.before_effects()
         unsure = self._after.unsure(new, known)
@@ -163,7 +152,7 @@ class Session:
     def _hold(self, unit: Unit) -> dict[str, Outcome]:
         """Put in doubt what a fail-over may have lost, and settle it if it can be settled at once."""
         lost = self._after.put_in_doubt(unit)
-        rows = self._ledger.read(self._space.key_date, unit.hashes)
+        rows = self._try.ledger.read(self._try.space.key_date, unit.hashes)
         members = [
             (each, rows[each.key_hash])
             for each in unit.documents
@@ -184,12 +173,12 @@ class Session:
         self, new: Sequence[Document], known: Sequence[Document], reruns: Sequence[Document] = (),
         keep_content: Collection[str] = (),
     ) -> tuple[Ownership, dict[str, Claimed]]:  # fmt: skip
-        own = Ownership.new(self._space.key_date, self._task_run_id, self._actor)
+        own = self._try.new_ownership()
         everything = [*new, *known, *reruns]
         try:
-            won = self._ledger.claim(
+            won = self._try.ledger.claim(
                 own,
-                self._space,
+                self._try.space,
                 new,
                 known,
                 reruns=reruns,
@@ -210,16 +199,16 @@ class Session:
         return own, won
 
     def _not_won(self, documents: Sequence[Document], why: str) -> None:
-        if self._spec.mode == "observe":
+        if self._try.spec.mode == "observe":
             self._classifier.observed.extend((document, None, why) for document in documents)
         else:
             self._classifier.not_won(documents, why)
 
     def _units(self, own: Ownership, documents: Sequence[Document], won: dict[str, Claimed]) -> list[Unit]:
         reruns = self._reruns(own, won)
-        if self._spec.call_per == "document":
+        if self._try.spec.call_per == "document":
             return [self._unit(own, [document], won, reruns) for document in documents]
-        size, units = self._spec.batch_size, []
+        size, units = self._try.spec.batch_size, []
         # What is reversed before is reversed for a batch as a whole: only documents that stand alike go together.
         groups: dict[tuple[int, bool], list[Document]] = {}
         for document in documents:
@@ -242,7 +231,14 @@ class Session:
             {key.key_hash: reruns[key.key_hash] for key in claims if key.key_hash in reruns} if reruns else {}
         )
         return Unit(
-            documents, claims, own, self._space, batch_id, self._spec.ledger, mine, next_try=self._next_try
+            documents,
+            claims,
+            own,
+            self._try.space,
+            batch_id,
+            self._try.spec.ledger,
+            mine,
+            next_try=self._next_try,
         )
 
     def _reruns(self, own: Ownership, won: dict[str, Claimed]) -> Mapping[str, Rerun]:
@@ -250,7 +246,9 @@ class Session:
         later = {key: claim.generation for key, claim in won.items() if claim.generation > 1}
         if not later:
             return {}
-        return self._ledger.database.read(lambda c: self._ledger.reruns.of_claims(c, own.key_date, later))
+        return self._try.ledger.database.read(
+            lambda c: self._try.ledger.reruns.of_claims(c, own.key_date, later)
+        )
 
     # -- batches that must stay what they were --------------------------------------------------------------
 
@@ -271,7 +269,7 @@ class Session:
                 self._repeat(batch_id, documents)
 
     def _repeat(self, batch_id: str, documents: Sequence[Document]) -> None:
-        rows = self._ledger.read(self._space.key_date, [document.key_hash for document in documents])
+        rows = self._try.ledger.read(self._try.space.key_date, [document.key_hash for document in documents])
         members = in_order([(each, rows[each.key_hash]) for each in documents if each.key_hash in rows])
         if self._classifier.lapsed(members):
             return
@@ -284,11 +282,11 @@ class Session:
         if len(won) != len(documents):
             if won:
                 why = "released: another attempt has a part of the batch"
-                self._ledger.fail(own, list(won), why, begun=False)
+                self._try.ledger.fail(own, list(won), why, begun=False)
                 for document in documents:
                     if document.key_hash in won:
-                        self._report.add(Outcome.RELEASED, document.name, why)
-                        self._report.retryable = True
+                        self._try.report.add(Outcome.RELEASED, document.name, why)
+                        self._try.report.retryable = True
             return
         if any(_renewed(row, won[key]) for key, row in rows.items()):
             # Content of it is new: the receiver may know the old batch by the old id.
@@ -309,7 +307,7 @@ class Session:
             [document for document, _ in found.doubted], "another attempt had this batch"
         )
         error = DocumentError(
-            f"{self._space.describe(None)}: batch {batch_id} must be repeated as it was, and {len(missing)} of its "
+            f"{self._try.space.describe(None)}: batch {batch_id} must be repeated as it was, and {len(missing)} of its "
             f"documents are not listed any more ({', '.join(str(name) for name in missing[:5])}). List them again. Nothing "
             'of it has happened: to execute the others one by one, run them with call_per="document".'
         )
@@ -317,13 +315,57 @@ class Session:
             self._classifier.block(document, row, error, Outcome.BLOCKED)
 
     def _write_events(self) -> None:
-        contents.offer(self._ledger, self._space.key_date, self._classifier.offers)
+        contents.offer(self._try.ledger, self._try.space.key_date, self._classifier.offers)
         self._classifier.offers.clear()
         events = self._classifier.events[: max(0, MAX_EVENTS - self._events_written)]
         self._classifier.events.clear()
         if events:
-            self._ledger.write(lambda connection: self._ledger.events.write(connection, *events))
+            self._try.ledger.write(lambda connection: self._try.ledger.events.write(connection, *events))
             self._events_written += len(events)
+
+
+class BatchGatherer:
+    """Collects members of external batches that were begun once, which are verified and repeated as the same batch.
+
+    From the whole listing: their order may have changed since. Holds the payloads of unfinished batches only.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._try = attempt
+        self._doubted: dict[str, list[tuple[Document, LedgerRow]]] = {}
+        self._repeat: dict[str, list[Document]] = {}
+
+    def add(self, claimable: Claimable) -> None:
+        """Take the batch members of a chunk."""
+        for document, row in claimable.doubted:
+            self._doubted.setdefault(row.batch_id or "", []).append((document, row))
+        for document, row in claimable.batches:
+            self._repeat.setdefault(row.batch_id or "", []).append(document)
+
+    def add_members(self, batch_id: str, documents: Sequence[Document]) -> None:
+        """Take members whose doubt was settled as "did not happen"."""
+        self._repeat.setdefault(batch_id, []).extend(documents)
+
+    def doubted(self) -> Iterator[list[tuple[Document, LedgerRow]]]:
+        """Yield the batches in doubt, each with its listed members in the batch's order."""
+        while self._doubted:
+            yield in_order(self._doubted.pop(next(iter(self._doubted))))
+
+    def to_repeat(self) -> Iterator[tuple[str, list[Document], list[str | None]]]:
+        """Yield batches to repeat: id, listed members, names of members not listed."""
+        if not self._repeat:
+            return
+        members = self._try.ledger.members_of_batches(self._repeat)
+        while self._repeat:
+            batch_id, documents = self._repeat.popitem()
+            listed = {document.key_hash: document for document in documents}
+            missing = [name for key_hash, name in members.get(batch_id, {}).items() if key_hash not in listed]
+            yield batch_id, list(listed.values()), missing
+
+
+def in_order(members: list[tuple[Document, LedgerRow]]) -> list[tuple[Document, LedgerRow]]:
+    """Return the members of a batch in the order in which it was begun first: another order is another file."""
+    return sorted(members, key=lambda member: member[1].batch_position or 0)
 
 
 def _renewed(row: LedgerRow, claim: Claimed) -> bool:

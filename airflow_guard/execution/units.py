@@ -1,4 +1,4 @@
-"""A unit of work: what one call of the callable does, one document or one batch."""
+"""A unit of work: what one call of the callable does, what must be reversed before it, and what became of it in words."""
 
 from __future__ import annotations
 
@@ -6,16 +6,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.core.commands import rerun_command, resolve_command, show_command
+from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, OwnershipLost, ResultError
+from airflow_guard.core.keys import reversal_key
+from airflow_guard.core.reruns import REVERSAL_OPTIONS as OPTIONS
+from airflow_guard.core.reruns import Rerun, Reversal, check_reversal, lost
+from airflow_guard.core.texts import described
+from airflow_guard.store.changes import BEGIN
+
 if TYPE_CHECKING:
     from datetime import date
+
+    import sqlalchemy as sa
 
     from airflow_guard.core.documents import Document
     from airflow_guard.core.keys import KeySpace
     from airflow_guard.core.report import Outcome
-    from airflow_guard.core.reruns import Rerun
+    from airflow_guard.execution.attempt import Attempt
     from airflow_guard.execution.writer import Mark
     from airflow_guard.store.changes import Ownership
-    from airflow_guard.store.ledger import Claimed
+    from airflow_guard.store.ledger import Claimed, Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +131,148 @@ Values = Mapping[str, Any]
 def asked_by(idempotency_key: str, batch_id: str | None) -> str:
     """Return what a person asks the receiver about."""
     return f"batch id {batch_id}" if batch_id is not None else f"idempotency key {idempotency_key}"
+
+
+class FirstEffect:
+    """Reverses the first effect of units of a later generation."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._try = attempt
+
+    def check(self, unit: Unit) -> None:
+        """Refuse a unit that cannot be executed again as it was authorised.
+
+        :raises RerunRefused: the task has no ``on_rerun``, or the ledger has lost what was authorised.
+        :raises InDoubt: the first effect may or may not have been reversed.
+        """
+        if unit.generation == 1:
+            return
+        for document, claim in zip(unit.documents, unit.claims, strict=True):
+            text = unit.space.describe(document.name)
+            rerun = unit.reruns.get(claim.key_hash)
+            if rerun is None:
+                raise lost(text, claim.generation)
+            has, in_database = self._try.on_rerun is not None, self._try.spec.database
+            check_reversal(rerun, text, has_on_rerun=has, in_database=in_database, ledger=unit.ledger)
+
+    def left(self, unit: Unit) -> list[Rerun]:
+        """Return the reruns of a unit whose first effect is still to be reversed."""
+        return [rerun for rerun in unit.reruns.values() if rerun.to_reverse]
+
+    def reverse(self, unit: Unit, **more: Any) -> None:
+        """Call ``on_rerun``.
+
+        :param more: ``connection``, where there is one.
+        """
+        if self._try.on_rerun is None:  # cannot be: the unit was checked
+            raise lost(unit.space.describe(unit.name), unit.generation)
+        values = unit.values(unit.space.business_date)
+        again = {"idempotency_key": reversal_key(values["idempotency_key"])}
+        self._try.on_rerun.call({**values, **again, "previous_idempotency_key": unit.previous_keys, **more})
+
+    # -- outside the ledger's database, each step committed on its own --------------------------------------
+
+    def begin(self, unit: Unit) -> None:
+        """Commit that the effect of the unit has begun, and with it its reversal.
+
+        :raises OwnershipLost: another attempt owns a key now; nothing was begun (retryable).
+        """
+
+        def work(connection: sa.Connection) -> None:
+            gone = self._try.ledger.apply(connection, unit.own, BEGIN, unit.hashes, batch=unit.batch_id)
+            if gone:
+                raise OwnershipLost(f"{unit.space.describe(unit.name)} is owned by another attempt.")
+            self._mark(connection, unit, Reversal.BEGUN)
+
+        self._try.ledger.write(work)
+
+    def done(self, unit: Unit, *, patience_s: float = 0.0) -> None:
+        """Commit that the first effect is reversed."""
+        self._try.ledger.write(lambda c: self._mark(c, unit, Reversal.DONE), patience_s=patience_s)
+
+    def refuted(self, unit: Unit, *, patience_s: float = 0.0) -> None:
+        """Commit that the first effect has certainly not been reversed."""
+        self._try.ledger.write(lambda c: self._mark(c, unit, Reversal.NONE), patience_s=patience_s)
+
+    def _mark(self, connection: sa.Connection, unit: Unit, reversal: Reversal) -> None:
+        self._try.ledger.reruns.mark_reversal(connection, unit.own.key_date, self.left(unit), reversal)
+
+
+# -- what became of it, in words ------------------------------------------------------------------------------
+
+
+def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
+    """Return the error for a unit whose effect may or may not have happened."""
+    ask = f"sk the receiver about {unit.receiver_key}, then: {resolve_command(unit.hashes[0], ledger=unit.ledger)}"
+    what = f"{unit.space.describe(unit.name)} is in doubt: {described(error)}. The effect may or may not have happened"
+    notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
+    failure = (
+        InDoubt(f"{what}, and is not repeated. A{ask} (or --did-not-happen){notes}")
+        if unit.next_try is None
+        else InDoubtUnsettled(
+            f"{what}. The next try {unit.next_try}. To settle it before that, a{ask} (or --did-not-happen){notes}"
+        )
+    )
+    failure.__cause__ = error
+    return failure
+
+
+def unstored(unit: Unit, why: str) -> ResultError:
+    """Return the error for an effect that is done, and whose result nobody can have.
+
+    :param why: as the ledger notes it.
+    """
+    return ResultError(
+        f"{unit.space.describe(unit.name)}: the effect is done, {why} It is not executed again, also not after a clear: "
+        f"the task fails until a person settles it: "
+        f"{resolve_command(unit.hashes[0], decision='followed_up', ledger=unit.ledger)}. Then the task returns None for it."
+    )
+
+
+def not_ours(unit: Unit, ledger: Ledger) -> OwnershipLost:
+    """Return the error for an effect that happened while its key went to another attempt, or was settled."""
+    return _lost(unit, ledger, "executed, but", "It may have happened twice; compare with the receiver.")
+
+
+def ended_elsewhere(unit: Unit, ledger: Ledger) -> OwnershipLost:
+    """Return the error for an effect that may have happened while its key went to another attempt, or was settled."""
+    return _lost(
+        unit, ledger, "ended inside its effect, and", "It may have happened twice; compare with the receiver."
+    )
+
+
+def taken(unit: Unit, ledger: Ledger) -> OwnershipLost:
+    """Return the error for a key that went to another attempt, or was settled, before anything was done here."""
+    return _lost(unit, ledger, "nothing was executed here, and", "")
+
+
+def _lost(unit: Unit, ledger: Ledger, here: str, then: str) -> OwnershipLost:
+    return OwnershipLost(
+        f"{unit.space.describe(unit.name)}: {here} the key is no longer this attempt's: "
+        f"{ledger.let_go_by(unit.own, unit.hashes[0])}. {then}{' ' if then else ''}See: "
+        f"{show_command(unit.hashes[0], ledger=unit.ledger)}"
+    )
+
+
+def unrecorded(unit: Unit, problem: Exception) -> InDoubt:
+    """Return the error for an ending that could not be written."""
+    text = (
+        f"{unit.space.describe(unit.name)}: how it ended could not be written to the ledger ({problem}). The row shows "
+        "it as in doubt once its lease is over."
+    )
+    failure = (
+        InDoubt(text)
+        if unit.next_try is None
+        else InDoubtUnsettled(f"{text} Then the next try {unit.next_try}.")
+    )
+    failure.__cause__ = problem
+    return failure
+
+
+def in_doubt_note(unit: Unit) -> str:
+    """Return what to add to an error that ``on_rerun`` ended in."""
+    yes, no = (rerun_command(unit.hashes[0], option, ledger=unit.ledger) for option in OPTIONS)
+    return (
+        "it was raised by on_rerun, before the second effect: say that the second did not happen, and of the reversal: "
+        f"{yes} or: {no}"
+    )

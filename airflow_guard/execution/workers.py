@@ -11,18 +11,16 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from airflow_guard.core.errors import LedgerError
-from airflow_guard.core.report import Outcome, Report
+from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import decode_result
-from airflow_guard.execution.external import in_doubt, not_ours, unrecorded
-from airflow_guard.execution.units import Unit, UnitResult
+from airflow_guard.execution.units import Unit, UnitResult, in_doubt, not_ours, unrecorded
 from airflow_guard.execution.writer import PATIENCE_S, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from airflow_guard.core.documents import Document
-    from airflow_guard.execution.progress import Progress
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.execution.attempt import Attempt, StopFlag
 
 log = logging.getLogger(__name__)
 _NO_ANSWER = "the ledger does not answer"
@@ -37,43 +35,27 @@ class Effect(Protocol):
     def run(self, unit: Unit) -> UnitResult: ...
 
 
-class StopFlag:
-    """Why nothing new may begin."""
-
-    def __init__(self) -> None:
-        # No lock: a signal handler sets it, perhaps while the thread that it interrupts does so too.
-        self._is_set = False
-        self.reason = ""
-
-    def set(self, reason: str) -> None:
-        """Let documents in hand finish and begin no other."""
-        self.reason = self.reason or reason
-        self._is_set = True
-
-    def __bool__(self) -> bool:
-        return self._is_set
-
-
 class Workers:
     """Runs the units of a task try and reports them.
 
-    :param threads: ``1``: in the calling thread, so that Airflow's ``execution_timeout`` can interrupt the callable.
+    One worker works in the calling thread, so that Airflow's ``execution_timeout`` can interrupt the callable.
+
     :param keep_doubt: takes a unit that ended in doubt, in place of the report.
     """
 
     def __init__(
-        self, ledger: Ledger, effect: Effect, writer: Writer, report: Report, stop: StopFlag, threads: int, *,
-        stop_on_failure: bool, progress: Progress, keep_doubt: Callable[[UnitResult], None] | None = None,
-    ) -> None:  # fmt: skip
-        self._ledger = ledger
+        self,
+        attempt: Attempt,
+        effect: Effect,
+        writer: Writer,
+        keep_doubt: Callable[[UnitResult], None] | None = None,
+    ) -> None:
+        self._try = attempt
         self._keep_doubt = keep_doubt
-        self._progress = progress
         self._effect = effect
         self._writer = writer
-        self._report = report
-        self._stop = stop
-        self._threads = threads
-        self._stop_on_failure = stop_on_failure
+        spec, dialect = attempt.spec, attempt.ledger.database.dialect
+        self._threads = 1 if spec.database and dialect == "sqlite" else spec.max_workers
         self._pending: list[UnitResult] = []
         self.result_error: BaseException | None = None
 
@@ -88,7 +70,7 @@ class Workers:
         for result in results:
             fatal = fatal or result.fatal
             self._note(result)
-            self._progress.more(len(result.unit.documents))
+            self._try.progress.more(len(result.unit.documents))
             outcomes.update((document.key_hash, result.outcome) for document in result.unit.documents)
         self._collect()
         if fatal is not None:
@@ -97,24 +79,24 @@ class Workers:
 
     def _in_turn(self, units: Sequence[Unit]) -> Iterator[UnitResult]:
         for position, unit in enumerate(units):
-            if self._stop:
+            if self._try.stop:
                 self._release(units[position:])
                 return
             result = self._effect.run(unit)
             if result.fatal is not None:
-                self._stop.set(f"{type(result.fatal).__name__}")
+                self._try.stop.set(f"{type(result.fatal).__name__}")
             yield result
 
     def _on_threads(self, units: Sequence[Unit]) -> Iterator[UnitResult]:
-        threads = _Threads(self._effect, units, min(self._threads, len(units)), self._stop)
+        threads = _Threads(self._effect, units, min(self._threads, len(units)), self._try.stop)
         try:
             yield from threads.results()
         except BaseException as error:
             # A task timeout strikes this thread, not the workers: let them finish what they have begun.
-            self._stop.set(f"{type(error).__name__}")
+            self._try.stop.set(f"{type(error).__name__}")
             yield from threads.results(time.monotonic() + GRACE_S)
             for unit in threads.in_hand():
-                self._ledger.doubt(
+                self._try.ledger.doubt(
                     unit.own, unit.hashes, f"still at work {GRACE_S:.0f} s after the task had to end"
                 )
             raise
@@ -127,27 +109,27 @@ class Workers:
             return
         # What has happened first: whoever asked for the stop may soon kill the process.
         self._collect()
-        why = f"released before it began: {self._stop.reason}"
+        why = f"released before it began: {self._try.stop.reason}"
         hashes = [key_hash for unit in units for key_hash in unit.hashes]
         try:
-            self._ledger.fail(units[0].own, hashes, why, begun=False, patience_s=PATIENCE_S / 10)
+            self._try.ledger.fail(units[0].own, hashes, why, begun=False, patience_s=PATIENCE_S / 10)
         except Exception as error:
             log.warning("Could not release %d keys; others wait for the lease to end: %s", len(hashes), error)
         names = [document.name for unit in units for document in unit.documents]
-        self._report.add_many(Outcome.RELEASED, names, self._stop.reason)
-        self._report.retryable = True
+        self._try.report.add_many(Outcome.RELEASED, names, self._try.stop.reason)
+        self._try.report.retryable = True
 
     def _note(self, result: UnitResult) -> None:
         if result.outcome is Outcome.EXECUTED:
             if result.error is not None:
                 self.result_error = self.result_error or result.error
-                self._stop.set("a result cannot be stored")
+                self._try.stop.set("a result cannot be stored")
             self._pending.append(result)
             return
         if result.unwritten:
-            self._stop.set(_NO_ANSWER)
-        if self._stop_on_failure and result.outcome is not Outcome.REJECTED:
-            self._stop.set(f"{STOPPED_BY_FAILURE}: {result.unit.name}")
+            self._try.stop.set(_NO_ANSWER)
+        if self._try.spec.stop_on_failure and result.outcome is not Outcome.REJECTED:
+            self._try.stop.set(f"{STOPPED_BY_FAILURE}: {result.unit.name}")
         if result.outcome is Outcome.IN_DOUBT and self._keep_doubt is not None:
             self._keep_doubt(result)
             return
@@ -156,9 +138,9 @@ class Workers:
 
     def _report_one(self, result: UnitResult, document: Document) -> None:
         if result.outcome is Outcome.REJECTED:
-            self._report.add(Outcome.REJECTED, document.name, f"rejected now: {result.error}")
+            self._try.report.add(Outcome.REJECTED, document.name, f"rejected now: {result.error}")
         elif result.error is not None:
-            self._report.add_error(result.outcome, document.name, result.error)
+            self._try.report.add_error(result.outcome, document.name, result.error)
 
     def _collect(self) -> None:
         """Wait for the completions that were queued, and report their units."""
@@ -167,22 +149,22 @@ class Workers:
             problem = self._unwritten(result)
             names = [document.name for document in result.unit.documents]
             if problem is None:
-                self._report.add_many(Outcome.EXECUTED, names)
+                self._try.report.add_many(Outcome.EXECUTED, names)
             else:
                 for name in names:
-                    self._report.add_error(Outcome.IN_DOUBT, name, problem)
-            if self._report.single and problem is None and result.text is not None:
-                self._report.set_result(decode_result(result.text))
+                    self._try.report.add_error(Outcome.IN_DOUBT, name, problem)
+            if self._try.report.single and problem is None and result.text is not None:
+                self._try.report.set_result(decode_result(result.text))
         self._pending.clear()
 
     def _unwritten(self, result: UnitResult) -> BaseException | None:
         if result.pending is None:
             return None
         try:
-            return None if result.pending.ours() else not_ours(result.unit, self._ledger)
+            return None if result.pending.ours() else not_ours(result.unit, self._try.ledger)
         except Exception as error:  # of the driver too: a trigger or a full disk may refuse one row
             if isinstance(error, LedgerError):
-                self._stop.set(_NO_ANSWER)
+                self._try.stop.set(_NO_ANSWER)
             return unrecorded(result.unit, error)
 
 

@@ -12,7 +12,7 @@ import pytest
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import NotExecuted
 from airflow_guard.core.states import State
-from airflow_guard.execution import lease
+from airflow_guard.execution import attempt
 from airflow_guard.execution.writer import GroupWriter, InlineWriter
 from airflow_guard.store.ledger import Ledger
 from tests.chaos import fixtures
@@ -33,7 +33,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], Any]], None]
     def arrange(meanwhile: Callable[[], Any]) -> None:
         left = [meanwhile]
         clock = SimpleNamespace(monotonic=time.monotonic)
-        monkeypatch.setattr(lease, "time", clock)
+        monkeypatch.setattr(attempt, "time", clock)
 
         def delayed(original: Callable[..., Any]) -> Callable[..., Any]:
             def begin(*arguments: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_guard.core.errors import NotExecuted
 from airflow_guard.execution import run as run_module
-from airflow_guard.execution.progress import EVERY_S, Progress
+from airflow_guard.execution.attempt import EVERY_S, Progress
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, Books, counts, numbered
 from tests.databases import databases
@@ -42,7 +42,9 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
-        record.getMessage() for record in caplog.records if record.name == "airflow_guard.execution.progress"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "airflow_guard.execution.attempt" and "are through" in record.getMessage()
     ]
 
 

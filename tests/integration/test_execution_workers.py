@@ -139,7 +139,7 @@ def test_an_exit_in_one_worker_lets_the_others_finish_and_gives_the_rest_back(bo
         inside.wait()
         if document == "D-0002":
             raise SystemExit(7)
-        while not task._stop:
+        while not task._try.stop:
             threading.Event().wait(0.01)
 
     task = books.task(pay, max_workers=4)

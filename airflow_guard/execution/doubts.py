@@ -1,4 +1,4 @@
-"""What is done about a key in doubt: ask ``verify``, repeat within the receiver's memory, or leave it to a person."""
+"""What is in doubt, from an earlier try, from this one, or since a fail-over: ask ``verify``, repeat, or leave it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,34 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.commands import resolve_command
+from airflow_guard.core.doubts import Doubt
 from airflow_guard.core.effects import External
-from airflow_guard.core.errors import InDoubt, InDoubtUnsettled, LedgerBusy, ResolutionError
+from airflow_guard.core.errors import (
+    GuardError,
+    InDoubt,
+    InDoubtUnsettled,
+    LedgerBusy,
+    LedgerError,
+    NotExecuted,
+    ResolutionError,
+)
 from airflow_guard.core.guard import changed_content
 from airflow_guard.core.refusals import changed_since
+from airflow_guard.core.report import Outcome
+from airflow_guard.core.states import State
 from airflow_guard.core.texts import described
 from airflow_guard.execution.units import asked_by
-from airflow_guard.store import resolution
+from airflow_guard.store import fail_overs, resolution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from datetime import date
 
     from airflow_guard.core.documents import Document
+    from airflow_guard.core.fail_over import FailOver
     from airflow_guard.core.guard import LedgerRow
-    from airflow_guard.core.keys import KeySpace
-    from airflow_guard.execution.spec import Callee, GuardSpec
-    from airflow_guard.store.changes import Ownership
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.execution.attempt import Attempt
+    from airflow_guard.execution.units import Unit, UnitResult
 
 log = logging.getLogger(__name__)
 _MEMORY = "receiver_remembers"
@@ -68,27 +78,12 @@ _NOBODY = _Answer(None, "there is none, so nobody has asked the receiver", again
 
 
 class DoubtSettler:
-    """Settles keys in doubt for one task try.
+    """Settles keys in doubt for one task try: asks ``verify``, or repeats within the receiver's memory."""
 
-    :param verify: the callee for ``External.verify``, ``None`` if there is none.
-    :param new_ownership: makes the ownership of a claim.
-    :param more_tries: whether Airflow will try the task again.
-    """
-
-    def __init__(
-        self, ledger: Ledger, spec: GuardSpec, space: KeySpace, verify: Callee | None,
-        new_ownership: Callable[[], Ownership], *, more_tries: bool = False,
-    ) -> None:  # fmt: skip
-        self._ledger = ledger
-        self._new_ownership = new_ownership
-        self._effect = spec.side_effect if isinstance(spec.side_effect, External) else External()
-        self._batches = spec.call_per == "batch"
-        self._document_key = spec.document_key
-        self._space = space
-        self._verify = verify
-        self._asks = spec.asks
-        self._more_tries = more_tries
-        self._ledger_option = spec.ledger
+    def __init__(self, attempt: Attempt) -> None:
+        self._try = attempt
+        effect = attempt.spec.side_effect
+        self._effect = effect if isinstance(effect, External) else External()
 
     def settle(self, key_date: date, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> Settled:
         """Settle one document, or the listed members of one batch.
@@ -122,15 +117,15 @@ class DoubtSettler:
                 "error",
                 self._unsettled(document, row, said, answer.new),
                 said,
-                None if self._asks else left_s,
+                None if self._try.spec.asks else left_s,
             )
-        if not answer.again or (self._asks and not answer.raised):
+        if not answer.again or (self._try.spec.asks and not answer.raised):
             return Settled("error", self._held(document, row, answer), answer.said)
         if left_s > 0 and not answer.raised:
             return Settled(
                 "error", self._unsettled(document, row, answer.said, answer.new), answer.said, left_s
             )
-        if answer.raised or self._more_tries:
+        if answer.raised or self._try.identity.more_tries:
             return Settled("error", self._unsettled(document, row, answer.said, answer.new), answer.said)
         return Settled("error", self._held(document, row, answer), answer.said)
 
@@ -148,21 +143,21 @@ class DoubtSettler:
             return None
         if not any(self._freed_by_memory(key_date, row) for row in rows):
             return None
-        own, hashes = self._new_ownership(), [row.key_hash for row in rows]
+        own, hashes = self._try.new_ownership(), [row.key_hash for row in rows]
         try:
-            won = self._ledger.claim(own, self._space, [], documents, keep_content=hashes)
+            won = self._try.ledger.claim(own, self._try.space, [], documents, keep_content=hashes)
         except LedgerBusy:
             return None  # another attempt is at them: the claim that follows finds out
         if len(won) != len(hashes):
             if won:
-                self._ledger.fail(
+                self._try.ledger.fail(
                     own, list(won), "given back: another attempt has a part of the batch", begun=False
                 )
             return None
         why = "an earlier call may have happened, and "
         why += "it was of other content" if new else "the receiver does not recognise a repetition any more"
-        self._ledger.begin(own, hashes, rows[0].batch_id)
-        self._ledger.doubt(own, hashes, why)
+        self._try.ledger.begin(own, hashes, rows[0].batch_id)
+        self._try.ledger.doubt(own, hashes, why)
         return self._held(documents[0], replace(rows[0], error=why), replace(_NOBODY, new=new))
 
     def as_sent(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> list[Document]:
@@ -176,7 +171,7 @@ class DoubtSettler:
         if not isinstance(document.payload, Mapping):
             return document.payload
         if not fields:  # none can be compared
-            return {self._document_key: document.identity}
+            return {self._try.spec.document_key: document.identity}
         return {name: value for name, value in document.payload.items() if name not in fields}
 
     def _news(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> str:
@@ -190,19 +185,21 @@ class DoubtSettler:
     def _freed_by_memory(self, key_date: date, row: LedgerRow) -> bool:
         if row.first_begun_age_s is None:
             return False
-        events = self._ledger.database.read(lambda c: self._ledger.events.of_key(c, key_date, row.key_hash))
+        events = self._try.ledger.database.read(
+            lambda c: self._try.ledger.events.of_key(c, key_date, row.key_hash)
+        )
         settled = [
             event.actor for event in events if event.kind in ("resolve_happened", "resolve_not_happened")
         ]
         return bool(settled) and settled[-1] == _MEMORY
 
     def _ask(self, documents: Sequence[Document], rows: Sequence[LedgerRow]) -> _Answer:
-        if self._verify is None:
+        if self._try.verify is None:
             return _NOBODY
         row, document = rows[0], documents[0]
         values: dict[str, Any] = {
-            "business_date": self._space.business_date,
-            "cycle": self._space.cycle,
+            "business_date": self._try.space.business_date,
+            "cycle": self._try.space.cycle,
             "idempotency_key": row.batch_id or row.idempotency_key,
             "attempt": row.attempt,
             "generation": row.generation,
@@ -212,7 +209,7 @@ class DoubtSettler:
         if row.batch_id is not None:
             values |= {"batch_id": row.batch_id, "documents": [each.payload for each in documents]}
         try:
-            answer = self._verify.call(values)
+            answer = self._try.verify.call(values)
         except Exception as error:
             log.exception("verify raised for %s; that is no answer, the key stays in doubt", document.name)
             return _Answer(None, f"raised {described(error)}", raised=True)
@@ -225,9 +222,9 @@ class DoubtSettler:
 
     def _remembered(self, rows: Sequence[LedgerRow]) -> bool:
         """Return whether a repetition would meet a receiver that recognises it."""
-        remembers_s = self._effect.repeats_s
+        remembers_s, batches = self._effect.repeats_s, self._try.spec.call_per == "batch"
         ages = [row.first_begun_age_s for row in rows]
-        if any((row.batch_id is not None) != self._batches for row in rows):
+        if any((row.batch_id is not None) != batches for row in rows):
             return False  # call_per was changed since: the receiver would get a key that it does not know
         return remembers_s is not None and all(age is not None and age < remembers_s for age in ages)
 
@@ -236,8 +233,8 @@ class DoubtSettler:
     ) -> Settled:
         try:
             resolution.resolve(
-                self._ledger, key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason,
-                quiet_s=quiet_s, ledger_name=self._ledger_option,
+                self._try.ledger, key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason,
+                quiet_s=quiet_s, ledger_name=self._try.spec.ledger,
             )  # fmt: skip
         except ResolutionError as error:
             # Settled by somebody else meanwhile, or the attempt has come back to life: it is read again.
@@ -262,11 +259,115 @@ class DoubtSettler:
 
     def _named(self, document: Document, row: LedgerRow) -> str:
         name = f"batch {row.batch_id} (with {document.name})" if row.batch_id is not None else document.name
-        return self._space.describe(name)
+        return self._try.space.describe(name)
 
     def _command(self, row: LedgerRow) -> str:
-        return resolve_command(row.key_hash, ledger=self._ledger_option)
+        return resolve_command(row.key_hash, ledger=self._try.spec.ledger)
+
+
+class FreshDoubts:
+    """Keeps units that ended in doubt out of the report until everything else is done; then ``verify`` is asked."""
+
+    def __init__(self, attempt: Attempt, settler: DoubtSettler) -> None:
+        self._try = attempt
+        self._settler = settler
+        self._kept: list[UnitResult] = []
+
+    def keep(self, result: UnitResult) -> None:
+        """Take a unit that ended in doubt."""
+        self._kept.append(result)
+
+    def report_as_they_are(self) -> None:
+        """Report what is kept, without asking anybody: the task ends at once."""
+        for result in self._kept:
+            self._in_doubt(result.unit, result.error)
+        self._kept.clear()
+
+    def settle(self) -> None:
+        """Ask ``verify``, and report what became of each."""
+        while self._kept:
+            result = self._kept.pop(0)
+            try:
+                self._settle(result)
+            except LedgerError as error:
+                log.warning("%s stays in doubt, the ledger does not answer: %s", result.unit.name, error)
+                self._in_doubt(result.unit, result.error)
+
+    def _settle(self, result: UnitResult) -> None:
+        unit = result.unit
+        rows = self._try.ledger.read(self._try.space.key_date, unit.hashes)
+        mine = [rows[key] for key in unit.hashes if key in rows and rows[key].state is State.IN_DOUBT]
+        if len(mine) != len(unit.hashes) or any(row.owner_token != unit.own.token for row in mine):
+            self._in_doubt(unit, result.error)  # it could not be written down, or somebody was faster
+            return
+        settled = self._settler.settle(self._try.space.key_date, unit.documents, mine)
+        if settled.verdict == "happened":
+            for document in unit.documents:
+                self._try.report.add(Outcome.REPLAYED, document.name, "verify: this attempt had done it")
+        elif settled.verdict == "not_happened":
+            error = NotExecuted(
+                f"{self._try.space.describe(unit.name)}: verify answered that it did not happen ({result.error}). "
+                "Another try executes it."
+            )
+            error.__cause__ = result.error
+            for document in unit.documents:
+                self._try.report.add_error(Outcome.FAILED, document.name, error)
+        elif settled.error is None:
+            self._in_doubt(unit, result.error)
+        else:
+            self._try.report.add_doubt(Doubt(unit.documents, mine[0], settled.verify))
+            self._in_doubt(unit, _caused(settled.error, result.error))
+
+    def _in_doubt(self, unit: Unit, error: BaseException | None) -> None:
+        for document in unit.documents:
+            if error is not None:
+                self._try.report.add_error(Outcome.IN_DOUBT, document.name, error)
+
+
+class AfterFailOver:
+    """What an open fail-over means for the claims of one task try.
+
+    Nothing where the effect is in the ledger's own database, which lost the effect and its key together, and nothing in
+    observe mode, which holds nothing back.
+    """
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._try = attempt
+        self._fail_over: FailOver | None = None
+        self.newest: int | None = None
+        """The open fail-over that the claims of this try know of, see :meth:`Ledger.claim`."""
+        if attempt.spec.database or attempt.spec.mode == "observe":
+            return
+        self._fail_over = fail_overs.open_one(attempt.ledger.database)
+        self.newest = self._fail_over.id if self._fail_over else 0
+        self._forgets = self._fail_over is not None and self._fail_over.may_forget(
+            attempt.identity, compare_runs=attempt.compares_runs
+        )
+        if self._fail_over is not None:
+            log.warning("%s: %s", attempt.space.operation, self._fail_over.why)
+
+    def unsure(self, new: Sequence[Document], known: Sequence[Document]) -> set[str]:
+        """Return the keys that may have been executed. Asked before the claim, which makes them look new."""
+        if self._fail_over is None:
+            return set()
+        forgotten = {document.key_hash for document in new} if self._forgets else set()
+        hashes = [document.key_hash for document in known]
+        return forgotten | fail_overs.not_trusted(self._try.ledger, self._try.space.key_date, hashes)
+
+    def put_in_doubt(self, unit: Unit) -> set[str]:
+        """Mark a claimed unit as in doubt since the fail-over, and return the keys that are no longer ours."""
+        if self._fail_over is None:
+            return set()
+        return fail_overs.put_in_doubt(
+            self._try.ledger, unit.own, unit.hashes, unit.batch_id, self._fail_over
+        )
 
 
 def _changes(documents: Sequence[Document], rows: Sequence[LedgerRow]) -> list[list[str] | None]:
     return [changed_content(row, document.fingerprint) for document, row in zip(documents, rows, strict=True)]
+
+
+def _caused(error: GuardError, cause: BaseException | None) -> GuardError:
+    """Return an error that shows what the callable raised as its cause."""
+    error.__cause__ = cause.__cause__ if isinstance(cause, GuardError) else cause
+    return error
