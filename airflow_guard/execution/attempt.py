@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from airflow_guard.core.errors import LedgerError, Stopped
 from airflow_guard.core.report import Report
@@ -15,7 +16,7 @@ from airflow_guard.execution.pushing import Recorder
 from airflow_guard.store.changes import Ownership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from types import TracebackType
 
     from airflow_guard.core.guard import TaskIdentity
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from airflow_guard.store.task_runs import TaskTry
 
 log = logging.getLogger(__name__)
+
+Listing = Callable[[], Iterable[Any]]
+"""Gives a fresh iterable of what a task lists: ids or mappings."""
 
 EVERY_S = 20.0
 """Between two lines of progress. A task that is done sooner says nothing of it."""

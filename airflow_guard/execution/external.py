@@ -127,7 +127,7 @@ class ExternalEffect:
             self._begin(unit)
             entered = True
             with self._try.recorder.call(unit) as pushes:
-                value = self._try.callee.call(unit.values(unit.space.business_date))
+                value = self._try.callee.call(unit.values())
         except BaseException as error:  # AirflowTaskTimeout and SystemExit count too
             return self._failed(unit, error, entered=entered)
         return self._done(unit, value, pushes)
@@ -307,7 +307,7 @@ class ExternalEffect:
         )
         try:
             with self._try.recorder.call(unit) as pushes:
-                value = self._try.callee.call({**unit.values(unit.space.business_date), "effect": window})
+                value = self._try.callee.call({**unit.values(), "effect": window})
         except BaseException as error:
             if window.reached is Reached.DONE:
                 return self._follow_up_failed(unit, error)
@@ -364,7 +364,7 @@ class ExternalEffect:
         except Exception:
             log.exception("The failed follow-up could not be recorded; it shows as pending")
         failure = FollowUpFailed(
-            f"{unit.space.describe(unit.name)}: the effect is done, what follows it failed: {why}. It is not executed "
+            f"{unit.text}: the effect is done, what follows it failed: {why}. It is not executed "
             f"again. Finish the follow-up by hand, then: "
             f"{resolve_command(unit.hashes[0], decision='followed_up', ledger=unit.ledger)}"
         )

@@ -42,7 +42,7 @@ class DatabaseEffect:
             with transaction as connection:
                 if self._first.left(unit):
                     self._first.reverse(unit, connection=connection)
-                values: dict[str, Any] = {**unit.values(unit.space.business_date), "connection": connection}
+                values: dict[str, Any] = {**unit.values(), "connection": connection}
                 with self._try.recorder.call(unit) as pushes:
                     value = self._try.callee.call(values)
                 text = encode_result(value, self._try.spec.result_max_bytes)
@@ -113,7 +113,7 @@ def _busy(unit: Unit, error: BaseException, problem: Exception) -> Exception:
     if isinstance(problem, UnknownCommit):
         return unrecorded(unit, problem)
     failure = LedgerBusy(
-        f"{unit.space.describe(unit.name)}: rolled back ({described(error)}); that could not be written to "
+        f"{unit.text}: rolled back ({described(error)}); that could not be written to "
         f"the ledger ({problem}), so the next attempt waits for the lease to end."
     )
     failure.__cause__ = error

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.documents import Document
     from airflow_guard.core.errors import DocumentError
-    from airflow_guard.execution.attempt import Attempt
-    from airflow_guard.execution.session import Listing
+    from airflow_guard.execution.attempt import Attempt, Listing
 
 log = logging.getLogger(__name__)
 _NO_LEDGER = "the ledger is not there"

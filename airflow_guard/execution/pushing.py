@@ -7,7 +7,7 @@ import logging
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from airflow_guard.core.results import Pushes, encode_result, in_order, winners
 
@@ -15,9 +15,24 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from airflow_guard.core.guard import LedgerRow
-    from airflow_guard.execution.units import Unit
 
 log = logging.getLogger(__name__)
+
+
+class Called(Protocol):
+    """What a call is for: a unit of work."""
+
+    @property
+    def position(self) -> int:
+        """Where its first document is in the listing."""
+
+    @property
+    def task_run_id(self) -> int:
+        """Of the try that calls."""
+
+    @property
+    def text(self) -> str:
+        """How messages call it."""
 
 
 @dataclass(slots=True, eq=False)
@@ -47,10 +62,9 @@ class Recorder:
         self.given: dict[str, Any] = {}
 
     @contextlib.contextmanager
-    def call(self, unit: Unit) -> Iterator[Pushes]:
+    def call(self, unit: Called) -> Iterator[Pushes]:
         """Note what is pushed inside."""
-        at = min(document.position for document in unit.documents)
-        call = Call(Pushes(at, unit.own.task_run_id))
+        call = Call(Pushes(unit.position, unit.task_run_id))
         token = self._current.set(call)
         self._active.append(call)
         try:
@@ -92,7 +106,7 @@ class Recorder:
         else:
             call.pushes.xcoms[key] = stored
 
-    def stored(self, unit: Unit, pushes: Pushes, result: str | None, max_bytes: int) -> str | None:
+    def stored(self, unit: Called, pushes: Pushes, result: str | None, max_bytes: int) -> str | None:
         """Return what is stored beside a result, ``None`` if nothing was pushed.
 
         :param result: as it is stored; both share the limit.
@@ -100,7 +114,7 @@ class Recorder:
         if not pushes:
             return None
         text = pushes.stored(max_bytes - len(result or ""))
-        self._tell(unit.space.describe(unit.name), pushes)
+        self._tell(unit.text, pushes)
         with self._lock:
             self._calls[(pushes.task_run_id, text or "")] = pushes
         return text

@@ -12,7 +12,7 @@ from airflow_guard.core.errors import LedgerError, LedgerUnavailable
 from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.keys import KeyShape
 from airflow_guard.core.report import Outcome, Report, said
-from airflow_guard.execution.attempt import Attempt, LeaseKeeper, Progress
+from airflow_guard.execution.attempt import Attempt, LeaseKeeper, Listing, Progress
 from airflow_guard.execution.classify import Classifier
 from airflow_guard.execution.doubts import DoubtSettler, FreshDoubts
 from airflow_guard.execution.external import ExternalEffect
@@ -21,7 +21,7 @@ from airflow_guard.execution.listed import Listed
 from airflow_guard.execution.observing import run_without_ledger
 from airflow_guard.execution.preflight import unguarded_reason
 from airflow_guard.execution.pushing import Recorder
-from airflow_guard.execution.session import Listing, Session
+from airflow_guard.execution.session import Session
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.execution.workers import STOPPED_BY_FAILURE, Workers
 from airflow_guard.execution.writer import GroupWriter, InlineWriter

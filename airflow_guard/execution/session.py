@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Iterator, Mapping, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.documents import Document, DocumentReader, without_repetitions
@@ -21,7 +21,7 @@ from airflow_guard.store import contents
 if TYPE_CHECKING:
     from airflow_guard.core.guard import LedgerRow
     from airflow_guard.core.reruns import Rerun
-    from airflow_guard.execution.attempt import Attempt, LeaseKeeper
+    from airflow_guard.execution.attempt import Attempt, LeaseKeeper, Listing
     from airflow_guard.execution.listed import Listed
     from airflow_guard.execution.workers import Workers
     from airflow_guard.store.changes import Ownership
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
 """Blocked keys of one try that get an event each; all are counted in guard_task_run."""
-Listing = Callable[[], Iterable[Any]]
 
 
 class Session:

@@ -15,8 +15,6 @@ from airflow_guard.core.texts import described
 from airflow_guard.store.changes import BEGIN
 
 if TYPE_CHECKING:
-    from datetime import date
-
     import sqlalchemy as sa
 
     from airflow_guard.core.documents import Document
@@ -80,11 +78,26 @@ class Unit:
             return self.documents[0].name
         return f"batch {self.batch_id} ({len(self.documents)} documents from {self.documents[0].name})"
 
-    def values(self, business_date: date) -> dict[str, Any]:
+    @property
+    def text(self) -> str:
+        """The unit with its key space, as a person reads it."""
+        return self.space.describe(self.name)
+
+    @property
+    def task_run_id(self) -> int:
+        """Of the try that has claimed it."""
+        return self.own.task_run_id
+
+    @property
+    def position(self) -> int:
+        """Where its first document is in the listing."""
+        return min(document.position for document in self.documents)
+
+    def values(self) -> dict[str, Any]:
         """Return what the callable may take by name, without ``connection`` and ``effect``."""
         first = self.claims[0]
         common = {
-            "business_date": business_date,
+            "business_date": self.space.business_date,
             "cycle": self.space.cycle,
             "attempt": max(claim.attempt for claim in self.claims),
             "generation": first.generation,
@@ -165,8 +178,8 @@ class FirstEffect:
         :param more: ``connection``, where there is one.
         """
         if self._try.on_rerun is None:  # cannot be: the unit was checked
-            raise lost(unit.space.describe(unit.name), unit.generation)
-        values = unit.values(unit.space.business_date)
+            raise lost(unit.text, unit.generation)
+        values = unit.values()
         again = {"idempotency_key": reversal_key(values["idempotency_key"])}
         self._try.on_rerun.call({**values, **again, "previous_idempotency_key": unit.previous_keys, **more})
 
@@ -181,7 +194,7 @@ class FirstEffect:
         def work(connection: sa.Connection) -> None:
             gone = self._try.ledger.apply(connection, unit.own, BEGIN, unit.hashes, batch=unit.batch_id)
             if gone:
-                raise OwnershipLost(f"{unit.space.describe(unit.name)} is owned by another attempt.")
+                raise OwnershipLost(f"{unit.text} is owned by another attempt.")
             self._mark(connection, unit, Reversal.BEGUN)
 
         self._try.ledger.write(work)
@@ -204,7 +217,7 @@ class FirstEffect:
 def in_doubt(unit: Unit, error: BaseException) -> InDoubt:
     """Return the error for a unit whose effect may or may not have happened."""
     ask = f"sk the receiver about {unit.receiver_key}, then: {resolve_command(unit.hashes[0], ledger=unit.ledger)}"
-    what = f"{unit.space.describe(unit.name)} is in doubt: {described(error)}. The effect may or may not have happened"
+    what = f"{unit.text} is in doubt: {described(error)}. The effect may or may not have happened"
     notes = "".join(f" ({note})" for note in getattr(error, "__notes__", ()))
     failure = (
         InDoubt(f"{what}, and is not repeated. A{ask} (or --did-not-happen){notes}")
@@ -223,7 +236,7 @@ def unstored(unit: Unit, why: str) -> ResultError:
     :param why: as the ledger notes it.
     """
     return ResultError(
-        f"{unit.space.describe(unit.name)}: the effect is done, {why} It is not executed again, also not after a clear: "
+        f"{unit.text}: the effect is done, {why} It is not executed again, also not after a clear: "
         f"the task fails until a person settles it: "
         f"{resolve_command(unit.hashes[0], decision='followed_up', ledger=unit.ledger)}. Then the task returns None for it."
     )
@@ -248,7 +261,7 @@ def taken(unit: Unit, ledger: Ledger) -> OwnershipLost:
 
 def _lost(unit: Unit, ledger: Ledger, here: str, then: str) -> OwnershipLost:
     return OwnershipLost(
-        f"{unit.space.describe(unit.name)}: {here} the key is no longer this attempt's: "
+        f"{unit.text}: {here} the key is no longer this attempt's: "
         f"{ledger.let_go_by(unit.own, unit.hashes[0])}. {then}{' ' if then else ''}See: "
         f"{show_command(unit.hashes[0], ledger=unit.ledger)}"
     )
@@ -257,7 +270,7 @@ def _lost(unit: Unit, ledger: Ledger, here: str, then: str) -> OwnershipLost:
 def unrecorded(unit: Unit, problem: Exception) -> InDoubt:
     """Return the error for an ending that could not be written."""
     text = (
-        f"{unit.space.describe(unit.name)}: how it ended could not be written to the ledger ({problem}). The row shows "
+        f"{unit.text}: how it ended could not be written to the ledger ({problem}). The row shows "
         "it as in doubt once its lease is over."
     )
     failure = (

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.expectations import Expected
     from airflow_guard.core.report import Report
-    from airflow_guard.execution.session import Listing
+    from airflow_guard.execution.attempt import Listing
     from airflow_guard.execution.spec import Callee, GuardSpec
     from airflow_guard.operators.idempotent import IdempotentOperator
 

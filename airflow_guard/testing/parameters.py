@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         OnOtherRun,
         OnRepeated,
     )
-    from airflow_guard.execution.session import Listing
+    from airflow_guard.execution.attempt import Listing
 
 
 class Parameters(TypedDict, total=False):
