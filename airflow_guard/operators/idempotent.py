@@ -19,7 +19,13 @@ from airflow_guard.operators.business_date import RendersBusinessDate, is_functi
 from airflow_guard.operators.declaration import Declaration, refuse_leaked
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.links import GuardLink
-from airflow_guard.operators.mapping import GuardedPartial, no_role, refuse_second_key, taking
+from airflow_guard.operators.mapping import (
+    GuardedOperator,
+    GuardedPartial,
+    no_role,
+    refuse_second_key,
+    taking,
+)
 from airflow_guard.operators.scheduled_dates import refuse_undated_runs
 from airflow_guard.operators.task_try import GuardedTry, skipped_by_callable
 from airflow_guard.operators.waiting import Wait, wait_over
@@ -65,7 +71,7 @@ class _Resumed:
     answered: bool = False
 
 
-class IdempotentOperator(RendersBusinessDate, PythonOperator):
+class IdempotentOperator(GuardedOperator, RendersBusinessDate, PythonOperator):
     """Calls a function once per key: operation, business date, cycle and document.
 
     ::
@@ -231,11 +237,6 @@ class IdempotentOperator(RendersBusinessDate, PythonOperator):
         made: OperatorPartial = super().partial(**kwargs)
         made._expand_called = True  # noqa: SLF001 - it is expanded by the one that is returned
         return GuardedPartial(operator_class=cls, kwargs=made.kwargs, params=made.params)
-
-    @property
-    def names_documents(self) -> bool:
-        """Whether the task has documents, rather than standing for the run as a whole."""
-        return self.names_one_document or self.names_many_documents
 
     @property
     def declared_date(self) -> object:

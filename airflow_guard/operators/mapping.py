@@ -21,11 +21,51 @@ from airflow_guard.operators.failures import as_airflow
 from airflow_guard.operators.scheduled_dates import refuse_undated_runs
 
 if TYPE_CHECKING:
+    from airflow.providers.standard.operators.python import PythonOperator
     from airflow.sdk import DAG, XComArg
 
+    from airflow_guard.execution.spec import GuardSpec
+
+    _Base = PythonOperator
+else:
+    _Base = object
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+class GuardedOperator(_Base):
+    """What a guarded task has beside what every task has. ``IdempotentOperator`` is it; this is what its parts know of it.
+
+    Its parameters are described there.
+    """
+
+    operation: str | None
+    key_namespace: str | None
+    business_date: Any
+    cycle: str | XComArg
+    document: Any
+    documents: Any
+    ledger_conn_id: str | None
+    names_one_document: bool
+    names_many_documents: bool
+    guard_settings: GuardSettings
+    guard_spec: GuardSpec
+
+    @property
+    def names_documents(self) -> bool:
+        """Whether the task has documents, rather than standing for the run as a whole."""
+        return self.names_one_document or self.names_many_documents
+
+    @property
+    def declared_date(self) -> object:
+        """``business_date`` as the DAG file has it: a template is not rendered."""
+        raise NotImplementedError
+
+    @property
+    def declaration(self) -> Declaration:
+        """What the DAG file declares about the task."""
+        raise NotImplementedError
 
 
 class GuardedPartial(OperatorPartial):
@@ -155,9 +195,8 @@ _FIXED = frozenset({*_FIXED_KEY, "python_callable"})
 
 def _has_parameters_of_its_own(operator_class: type) -> bool:
     """Return whether a subclass may give parameters that its tasks do not name."""
-    from airflow_guard.operators.idempotent import IdempotentOperator
-
-    return operator_class.__init__ is not IdempotentOperator.__init__  # type: ignore[misc]
+    ours = next(each for each in operator_class.__mro__ if GuardedOperator in each.__bases__)
+    return operator_class.__init__ is not ours.__init__  # type: ignore[misc]
 
 
 def undecorated(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -218,10 +257,8 @@ def no_role(task_id: str, role: str) -> str:
 
 
 def _guarded(dag: DAG) -> Iterator[Declaration]:
-    from airflow_guard.operators.idempotent import IdempotentOperator
-
     for task in dag.task_dict.values():
-        if isinstance(task, IdempotentOperator):
+        if isinstance(task, GuardedOperator):
             yield task.declaration
-        elif isinstance(task, MappedOperator) and issubclass(task.operator_class, IdempotentOperator):
+        elif isinstance(task, MappedOperator) and issubclass(task.operator_class, GuardedOperator):
             yield declaration_of(task)

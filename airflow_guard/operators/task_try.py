@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.report import Report
     from airflow_guard.execution.attempt import Listing
     from airflow_guard.execution.spec import Callee, GuardSpec
-    from airflow_guard.operators.idempotent import IdempotentOperator
+    from airflow_guard.operators.mapping import GuardedOperator
 
 
 _MORE_CONNECTIONS = 7
@@ -70,7 +70,7 @@ class GuardedTry:
     :raises AirflowSkipException: on entering: the business date's rule says that there is nothing to do.
     """
 
-    def __init__(self, task: IdempotentOperator, context: Context) -> None:
+    def __init__(self, task: GuardedOperator, context: Context) -> None:
         self._task = task
         self._context = context
         self.spec: GuardSpec = task.guard_spec

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from airflow_guard.airflow_compat import ShownQuestion
     from airflow_guard.core.errors import GuardError
     from airflow_guard.sensors.check_try import CheckTry
-    from airflow_guard.sensors.reconciliation import ReconciliationSensor
+    from airflow_guard.sensors.declaration import ReconciliationTask
     from airflow_guard.sensors.report import TryReport
     from airflow_guard.store.break_rows import StoredBreak
 
@@ -64,7 +64,7 @@ def why_not_asked(report: TryReport, failure: GuardError) -> str | None:
 class BreakDesk:
     """Asks about the breaks of one task try, and takes the answer."""
 
-    task: ReconciliationSensor
+    task: ReconciliationTask
     attempt: CheckTry
     context: Context
 

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from airflow_guard.reconciling.comparison import Comparison
-    from airflow_guard.sensors.reconciliation import ReconciliationSensor
+    from airflow_guard.sensors.declaration import ReconciliationTask
     from airflow_guard.store.break_rows import StoredBreak
     from airflow_guard.store.database import LedgerDatabase
     from airflow_guard.store.reconciliations import CheckState, EndedCheck
@@ -62,7 +62,7 @@ class CheckTry:
     :raises AirflowSkipException: the business date's rule says that there is nothing to do.
     """
 
-    def __init__(self, task: ReconciliationSensor, context: Context, began_at: datetime | None) -> None:
+    def __init__(self, task: ReconciliationTask, context: Context, began_at: datetime | None) -> None:
         self._task = task
         self._context = context
         self._spec = task.sensor_spec

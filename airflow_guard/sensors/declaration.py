@@ -18,9 +18,34 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import timedelta
 
+    from airflow.sdk import BaseSensorOperator, XComArg
+
+    from airflow_guard.hooks.settings import GuardSettings
+
+    _Base = BaseSensorOperator
+else:
+    _Base = object
+
 DEFAULT_RECHECK_DAYS = 3
 """Long enough for a Monday to look at the Friday before."""
 _BOUND_DATE = re.compile(r"(?<![:\\\w]):business_date\b")
+
+
+class ReconciliationTask(_Base):
+    """What a reconciliation has beside what every sensor has. ``ReconciliationSensor`` is it; this is what its parts know.
+
+    Its parameters are described there.
+    """
+
+    source: Side
+    target: Side
+    operation: str | None
+    key_namespace: str | None
+    business_date: Any
+    cycle: str | XComArg
+    ledger_conn_id: str | None
+    guard_settings: GuardSettings
+    sensor_spec: SensorSpec
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,12 @@ from airflow_guard.operators.links import GuardLink
 from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
 from airflow_guard.sensors.asking import BreakDesk, why_not_asked
 from airflow_guard.sensors.check_try import CheckTry
-from airflow_guard.sensors.declaration import SensorSpec, check_names, check_sensor_words
+from airflow_guard.sensors.declaration import (
+    ReconciliationTask,
+    SensorSpec,
+    check_names,
+    check_sensor_words,
+)
 from airflow_guard.triggers import SHORTEST_DEFERRAL_S
 
 if TYPE_CHECKING:
@@ -52,7 +57,7 @@ _SLICE_S = 0.5
 """How long a sleep may last before a request to stop is noticed."""
 
 
-class ReconciliationSensor(RendersBusinessDate, BaseSensorOperator):
+class ReconciliationSensor(ReconciliationTask, RendersBusinessDate, BaseSensorOperator):
     """Compares two sides until they agree, and names the documents in which they do not.
 
     ::
