@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
+from airflow_guard.acts.purging import Purge
 from airflow_guard.store.migrate import partition
 from airflow_guard.store.partitions import HISTORY_SUFFIX, partitions_of
-from airflow_guard.store.purge import Purge
 from benchmarks.size import FILL, cost
 
 if TYPE_CHECKING:

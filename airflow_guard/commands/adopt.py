@@ -7,19 +7,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import adoption, history, keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger, source_engine
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.store import adoption, history
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
 
+    from airflow_guard.acts.adoption import Adopted, HistoryRow
     from airflow_guard.commands.ledgers import Opened
-    from airflow_guard.store.adoption import Adopted, HistoryRow
 
 
 def run(given: argparse.Namespace) -> None:

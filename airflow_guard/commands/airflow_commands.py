@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from airflow.cli.cli_config import ActionCommand, GroupCommand
 
-    from airflow_guard.commands.arguments import Command
+    from airflow_guard.acts.arguments import Command
 
 
 def get_cli_commands() -> list[GroupCommand]:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.acts.arguments import UsageError
 from airflow_guard.commands import output
-from airflow_guard.commands.arguments import UsageError
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.audit import Audit, DagFacts, GuardFacts, Severity, SideEffect, TaskFacts, audit
 from airflow_guard.core.errors import ResolutionError

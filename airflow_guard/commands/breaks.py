@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
+from airflow_guard.core.texts import age, instant
 from airflow_guard.reading.checks import UNSETTLED, BreakSelection, FoundBreaks, find_breaks
 from airflow_guard.reconciling.check_report import group_text
 from airflow_guard.store.breaks import Breaks
@@ -160,7 +162,7 @@ def _short(each: StoredBreak) -> dict[str, Any]:
         "source": found.source_value,
         "target": found.target_value,
         "variance": found.variance,
-        "age": output.age(each.age_s),
+        "age": age(each.age_s),
         "reason": each.reason,
     }
 
@@ -184,9 +186,9 @@ def _full(each: StoredBreak) -> dict[str, Any]:
         "source_records": found.source_records,
         "target_records": found.target_records,
         "opened_in": each.opened_in,
-        "first_seen_at": output.instant(each.first_seen_at),
-        "last_seen_at": output.instant(each.last_seen_at),
-        "closed_at": output.instant(each.closed_at),
+        "first_seen_at": instant(each.first_seen_at),
+        "last_seen_at": instant(each.last_seen_at),
+        "closed_at": instant(each.closed_at),
         "actor": each.actor,
         "reason": each.reason,
     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from airflow_guard.commands import key_commands, ledger_commands
 
 if TYPE_CHECKING:
-    from airflow_guard.commands.arguments import Command
+    from airflow_guard.acts.arguments import Command
 
 COMMANDS: tuple[Command, ...] = (
     ledger_commands.MIGRATE,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger, source_engine
 from airflow_guard.commands.log_sources import scheduling_log
 from airflow_guard.core.diagnosis import Evidence, Key, conclusion, diagnose
 from airflow_guard.reading import listing
 from airflow_guard.reading.listing import Selection
+from airflow_guard.reading.spaces import horizons
 from airflow_guard.store.business_rows import rows_by_document
 from airflow_guard.store.events import namesakes
-from airflow_guard.store.purge import horizons
 
 if TYPE_CHECKING:
     import argparse

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import drops, keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import DocumentError
 from airflow_guard.core.keys import normalise_document
-from airflow_guard.store import drops
 
 if TYPE_CHECKING:
     import argparse

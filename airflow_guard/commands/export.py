@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.texts import safe_cell

@@ -6,8 +6,9 @@ import sys
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import fail_over, keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
@@ -17,7 +18,8 @@ from airflow_guard.store import fail_overs
 if TYPE_CHECKING:
     import argparse
 
-    from airflow_guard.store.fail_overs import OpenFailOver, Recorded
+    from airflow_guard.acts.fail_over import Recorded
+    from airflow_guard.store.fail_overs import OpenFailOver
 
 _NAMED = 20
 
@@ -39,20 +41,20 @@ def _record(given: argparse.Namespace) -> None:
     actor, reason = check_words(keys.actor_of(given), given.reason or "")
     lost_since = _instant(given.lost_since)
     with open_ledger(given) as opened:
-        plan = fail_overs.record(opened.ledger, lost_since, actor=actor, reason=reason, dry_run=True)
+        plan = fail_over.record(opened.ledger, lost_since, actor=actor, reason=reason, dry_run=True)
         if given.dry_run:
             _print(plan, given, dry_run=True)
             return
         if not given.yes:
             _confirm(plan)
-        done = fail_overs.record(opened.ledger, lost_since, actor=actor, reason=reason)
+        done = fail_over.record(opened.ledger, lost_since, actor=actor, reason=reason)
     _print(done, given, dry_run=False)
 
 
 def _close(given: argparse.Namespace) -> None:
     actor, reason = check_words(keys.actor_of(given), given.reason or "")
     with open_ledger(given) as opened:
-        closed = fail_overs.close(opened.ledger, actor=actor, reason=reason, dry_run=given.dry_run)
+        closed = fail_over.close(opened.ledger, actor=actor, reason=reason, dry_run=given.dry_run)
     if given.output != "table":
         _list(closed, given)
         return

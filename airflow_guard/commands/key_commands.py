@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from airflow_guard.commands.arguments import (
+from airflow_guard.acts.arguments import (
     ACTOR,
     BREAK_STATES,
     CYCLE,

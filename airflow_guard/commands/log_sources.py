@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from airflow_guard.acts.arguments import UsageError
 from airflow_guard.commands import output
 from airflow_guard.commands.airflow_rest import RestLog, open_rest
-from airflow_guard.commands.arguments import UsageError
 from airflow_guard.commands.ledgers import database_at, is_no_file, is_url
 from airflow_guard.core.commands import without_password
 from airflow_guard.core.errors import ResolutionError

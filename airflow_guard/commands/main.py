@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.commands.arguments import Command, UsageError
+from airflow_guard.acts.arguments import Command, UsageError
 from airflow_guard.commands.definitions import COMMANDS
 from airflow_guard.core.commands import PROGRAM
 from airflow_guard.core.errors import GuardError

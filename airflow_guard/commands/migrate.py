@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from airflow_guard.acts.arguments import UsageError
 from airflow_guard.commands import output
-from airflow_guard.commands.arguments import UsageError
 from airflow_guard.commands.ledgers import is_no_file, open_database, tables_of
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.store.migrate import (

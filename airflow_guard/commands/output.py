@@ -12,11 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts.arguments import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from datetime import datetime
 
     from rich.console import OverflowMethod
 
@@ -94,23 +93,6 @@ def command_lines(commands: Mapping[str, str]) -> None:
     """Print commands to copy: each on a line of its own, never wrapped."""
     for label, line in commands.items():
         print(f"  {label}:\n    {line}")
-
-
-def instant(at: datetime | None) -> str | None:
-    """Return an instant as people read it."""
-    return None if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
-
-
-def age(seconds: float) -> str:
-    """Return a length of time in its two largest units."""
-    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
-    if minutes < 1:
-        return f"{int(seconds)} s"
-    if hours < 1:
-        return f"{minutes} min"
-    if days < 1:
-        return f"{hours} h {minutes % 60} min"
-    return f"{days} d {hours % 24} h"
 
 
 def printable(text: str) -> str:

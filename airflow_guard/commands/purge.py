@@ -7,18 +7,19 @@ import sys
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.acts.purging import Purge
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.store.purge import Purge
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from airflow_guard.store.purge import Purged
+    from airflow_guard.acts.purging import Purged
 
 _AGE = re.compile(r"(\d{1,5})\s*d")
 

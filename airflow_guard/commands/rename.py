@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from airflow_guard.commands import keys, output
+from airflow_guard.acts import keys
+from airflow_guard.acts.renaming import Renamed, rename
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.decisions import check_words
-from airflow_guard.store.rename import Renamed, rename
 
 if TYPE_CHECKING:
     import argparse

@@ -5,16 +5,16 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_guard.commands import keys, output, withdrawal
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import keys, rerun
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.acts.rerun import Request
+from airflow_guard.acts.reruns import settle_reversal
+from airflow_guard.commands import output, withdrawal
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.reruns import expiry_of
 from airflow_guard.reading.listing import Selection
-from airflow_guard.store import rerun_request
-from airflow_guard.store.rerun_request import Request
-from airflow_guard.store.reruns import settle_reversal
 
 if TYPE_CHECKING:
     import argparse
@@ -63,13 +63,13 @@ def _check(given: argparse.Namespace) -> None:
 def _authorise(ledger: Ledger, given: argparse.Namespace, request: Request) -> None:
     views, others = _selected(ledger, given)
     # Refused first, then asked: nobody is asked about what cannot be done.
-    planned = rerun_request.authorise(ledger, views, others, request, dry_run=True)
+    planned = rerun.authorise(ledger, views, others, request, dry_run=True)
     if given.dry_run:
         _print(planned, views, given, dry_run=True)
         return
     if not given.yes:
         _confirm(planned)
-    done = rerun_request.authorise(ledger, views, others, request, dry_run=False)
+    done = rerun.authorise(ledger, views, others, request, dry_run=False)
     _print(done, views, given, dry_run=False)
 
 
@@ -81,7 +81,7 @@ def _selected(ledger: Ledger, given: argparse.Namespace) -> tuple[list[KeyRow], 
     end = keys.date_of(given.end) if given.end else start
     if end < start:
         raise UsageError(f"--end {end} lies before --start {start}")
-    return rerun_request.done_keys(
+    return rerun.done_keys(
         ledger,
         Selection(
             dag=given.dag, business_date=start, until=end, operation=given.operation, cycle=given.cycle,

@@ -6,8 +6,9 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.commands import show_day_command
 from airflow_guard.core.decisions import CONSEQUENCES, DECISIONS_OF, Decision, Situation, check_words

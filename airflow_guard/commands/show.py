@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.commands import output
 from airflow_guard.commands.ledgers import open_ledger
 from airflow_guard.core.decisions import Situation, explanation
-from airflow_guard.core.texts import meant
+from airflow_guard.core.texts import instant, meant
 from airflow_guard.reading import listing
 from airflow_guard.reading.monitor import Monitor
-from airflow_guard.reading.spaces import known_dags, known_names
-from airflow_guard.store.purge import horizons
+from airflow_guard.reading.spaces import horizons, known_dags, known_names
 
 if TYPE_CHECKING:
     import argparse
@@ -175,12 +175,12 @@ def _history(life: KeyLife) -> None:
     output.block(
         [
             (
-                str(output.instant(alias.at)),
+                str(instant(alias.at)),
                 f"renamed {_from_to(alias)} by {alias.actor}: {alias.reason}",
             )
             for alias in life.renames
         ]
-        + [(str(output.instant(event.at)), _sentence(event)) for event in life.events]
+        + [(str(instant(event.at)), _sentence(event)) for event in life.events]
     )
 
 

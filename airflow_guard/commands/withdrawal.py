@@ -5,17 +5,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from airflow_guard.commands import keys, output
-from airflow_guard.commands.arguments import UsageError
+from airflow_guard.acts import keys
+from airflow_guard.acts.arguments import UsageError
+from airflow_guard.acts.withdraw import Scope, granted, withdraw
+from airflow_guard.commands import output
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.store.rerun_withdrawal import Scope, granted, withdraw
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from airflow_guard.acts.withdraw import Granted
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.rerun_withdrawal import Granted
 
 _SHOWN = 20
 

@@ -1,4 +1,4 @@
-"""Texts of others: secrets in them, names that somebody may have meant, cells that a spreadsheet opens."""
+"""Texts of others: secrets in them, names that somebody may have meant, cells that a spreadsheet opens; and times in words."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from datetime import datetime
 
 
 # -- Secrets in texts of others, such as an exception that quotes a connection string ------------------------
@@ -121,3 +122,23 @@ def safe_cell(value: object) -> str | int:
     if text.lstrip(" \u00a0").startswith(_FORMULA) and not _NUMBER.fullmatch(text):
         return f"'{text}"
     return text
+
+
+# -- Times and lengths of time as people read them at a terminal ---------------------------------------------
+
+
+def instant(at: datetime | None) -> str | None:
+    """Return an instant as people read it."""
+    return None if at is None else f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def age(seconds: float) -> str:
+    """Return a length of time in its two largest units."""
+    minutes, hours, days = int(seconds // 60), int(seconds // 3600), int(seconds // 86400)
+    if minutes < 1:
+        return f"{int(seconds)} s"
+    if hours < 1:
+        return f"{minutes} min"
+    if days < 1:
+        return f"{hours} h {minutes % 60} min"
+    return f"{days} d {hours % 24} h"

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
+from airflow_guard.acts import rerun
+from airflow_guard.acts.rerun import Request
 from airflow_guard.airflow_compat import let_threads_talk
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import GuardError, ResolutionError
@@ -16,8 +18,6 @@ from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.operators.failures import as_airflow
 from airflow_guard.reading.listing import Selection
-from airflow_guard.store import rerun_request
-from airflow_guard.store.rerun_request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -133,17 +133,17 @@ class GuardRerunOperator(BaseOperator):
         end = parse_business_date(self.end, source="end") if self.end else start
         if end < start:
             raise ResolutionError(f"end={end} lies before start={start}. Nothing was authorised.")
-        views, others = rerun_request.done_keys(
+        views, others = rerun.done_keys(
             ledger,
             Selection(
                 dag=self.key_namespace, business_date=start, until=end, operation=self.operation, cycle=self.cycle,
                 documents=[normalise_document(each) for each in self.documents or ()],
             ),
         )  # fmt: skip
-        seen = rerun_request.digest(views, without_reversal=self.without_reversal)
+        seen = rerun.digest(views, without_reversal=self.without_reversal)
         self._check_previewed(seen)
         request = Request(actor, reason, self.expires, self.without_reversal, self.ledger_conn_id)
-        plan = rerun_request.authorise(ledger, views, others, request, dry_run=self.only_tells)
+        plan = rerun.authorise(ledger, views, others, request, dry_run=self.only_tells)
         lines = [*plan.lines(), *plan.commands().values(), *plan.by_hand()]
         if self.only_tells:
             lines.append("Nothing is authorised yet.")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
 
+from airflow_guard.acts import acceptance
 from airflow_guard.airflow_compat import await_answer, put_question
 from airflow_guard.core.checks import digest
 from airflow_guard.core.commands import breaks_command
@@ -22,7 +23,6 @@ from airflow_guard.core.doubts import (
 )
 from airflow_guard.core.errors import BreaksFound
 from airflow_guard.operators.asking import tell_of_question
-from airflow_guard.store import acceptance
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

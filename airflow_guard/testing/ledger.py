@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 import sqlalchemy as sa
 
+from airflow_guard.acts import reruns
 from airflow_guard.core.errors import ConfigurationError, GuardError, ResolutionError
 from airflow_guard.core.guard import LedgerRow, TaskIdentity
 from airflow_guard.core.keys import KeyShape
@@ -20,7 +21,7 @@ from airflow_guard.core.report import Report
 from airflow_guard.core.reruns import DEFAULT_EXPIRY
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.run import GuardedTask
-from airflow_guard.store import reruns, resolution
+from airflow_guard.store import resolution
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import migrate

@@ -5,9 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
+from airflow_guard.acts import reruns
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.guard import CLAIMABLE, Asking, TaskIdentity, Verdict, judge
-from airflow_guard.store import reruns, resolution
+from airflow_guard.store import resolution
 from tests.contract.attempts import SPACE
 from tests.contract.exploring import LEASES, token_of
 

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.adoption import CHUNK, Adopted, HistoryRow, Operation, adopt
+from airflow_guard.acts.history import csv_rows, sql_rows
+from airflow_guard.acts.renaming import rename
 from airflow_guard.core.errors import ConfigurationError, LedgerError, ResolutionError
 from airflow_guard.core.states import Phase, State
-from airflow_guard.store.adoption import CHUNK, Adopted, HistoryRow, Operation, adopt
 from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.history import csv_rows, sql_rows
 from airflow_guard.store.ledger import Ledger
-from airflow_guard.store.rename import rename
 from tests.contract.attempts import DAY, SPACE, attempt, documents_of, new_ledger
 from tests.databases import databases
 

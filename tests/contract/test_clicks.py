@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts import adoption, history, rerun, reruns
+from airflow_guard.acts.purging import Purge
+from airflow_guard.acts.renaming import rename
+from airflow_guard.acts.rerun import Request, RerunPlan
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.reading import listing
-from airflow_guard.store import adoption, history, rerun_request, reruns
 from airflow_guard.store.breaks import Breaks
-from airflow_guard.store.purge import Purge
-from airflow_guard.store.rename import rename
-from airflow_guard.store.rerun_request import Request, RerunPlan
 from airflow_guard.store.resolution import Judged, resolve, resolve_many
 from tests.contract.attempts import held_before_commit, in_thread
 from tests.contract.monitored import DAY, MISSING, WRONG, World
@@ -218,7 +218,7 @@ def test_a_rerun_is_looked_at_authorised_once_and_clicked_twice(world: World) ->
     seen = listing.named(world.ledger, [(DAY, one.hashes[0])])
 
     def authorise(*, dry_run: bool = False, **who: str) -> RerunPlan:
-        return rerun_request.authorise(world.ledger, seen, {}, wanted(**who), dry_run=dry_run)
+        return rerun.authorise(world.ledger, seen, {}, wanted(**who), dry_run=dry_run)
 
     plan = authorise(**ANA, dry_run=True)
     assert ([done.result for done in plan.keys], plan.until) == (['"receipt"'], None)

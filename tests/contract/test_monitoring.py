@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts import adoption
+from airflow_guard.acts.renaming import rename
 from airflow_guard.core.checks import TOTALS_MISMATCH
 from airflow_guard.core.decisions import Decision, Situation
 from airflow_guard.core.errors import LedgerBusy, LedgerNotMigrated, LedgerUnavailable
@@ -18,10 +20,9 @@ from airflow_guard.core.states import FollowUp, State
 from airflow_guard.reading.calendar_records import CellStatus
 from airflow_guard.reading.lists import AttentionFilters, AttentionKind, KeyFilters, TryFilters
 from airflow_guard.reading.monitor import Monitor
-from airflow_guard.store import adoption, resolution
+from airflow_guard.store import resolution
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
-from airflow_guard.store.rename import rename
 from tests.contract.monitored import DAY, MISSING, NEXT, WRONG, World
 from tests.databases import databases
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.purging import Purge
 from airflow_guard.core.errors import BeforeHorizon, ConfigurationError, LedgerBusy
 from airflow_guard.core.keys import DATELESS, KeySpace
 from airflow_guard.store.changes import Ownership
@@ -20,7 +21,6 @@ from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import partition
 from airflow_guard.store.partition_drop import PartitionDrop
 from airflow_guard.store.partitions import Partition, Split, is_partitioned, partitions_of
-from airflow_guard.store.purge import Purge
 from airflow_guard.store.resolution import resolve
 from demo.waiting import QUIET_S
 from tests.contract.attempts import attempt, documents_of, opened

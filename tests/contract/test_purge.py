@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.purging import Purge
+from airflow_guard.acts.renaming import rename
+from airflow_guard.acts.reruns import authorise
 from airflow_guard.core.errors import BeforeHorizon, LedgerBusy, ResolutionError
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.dialects import utc_after
 from airflow_guard.store.listed import ListedDocuments
-from airflow_guard.store.purge import Purge
-from airflow_guard.store.rename import rename
-from airflow_guard.store.reruns import authorise
 from airflow_guard.store.resolution import Judged
 from airflow_guard.testing import TestLedger
 from tests.contract.attempts import (

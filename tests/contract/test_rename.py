@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.drops import Place, drop
+from airflow_guard.acts.renaming import CHUNK, Renamed, rename
 from airflow_guard.core.errors import (
     ConfigurationError,
     LedgerBusy,
@@ -21,9 +23,7 @@ from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import aliases
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
-from airflow_guard.store.drops import Place, drop
 from airflow_guard.store.ledger import Ledger
-from airflow_guard.store.rename import CHUNK, Renamed, rename
 from tests.contract.attempts import (
     DAY,
     SPACE,

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.renaming import rename
+from airflow_guard.acts.reruns import authorise
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import Ownership
-from airflow_guard.store.rename import rename
-from airflow_guard.store.reruns import authorise
 from airflow_guard.store.resolution import Judged
 from tests.contract.attempts import (
     SPACE,

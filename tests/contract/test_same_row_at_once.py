@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.purging import Purge
+from airflow_guard.acts.renaming import rename
 from airflow_guard.core.alerts.facts import AlertKind, Problem
 from airflow_guard.core.errors import LedgerBusy
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.store.alerts import Alerts
-from airflow_guard.store.purge import Purge
 from airflow_guard.store.reconciliations import Check, Reconciliations
-from airflow_guard.store.rename import rename
 from airflow_guard.store.task_runs import TaskTry
 from tests.contract.attempts import attempt, new_ledger, opened
 from tests.databases import databases

@@ -26,6 +26,8 @@ from airflow_guard import (
     Rejected,
     Side,
 )
+from airflow_guard.acts.purging import Purge
+from airflow_guard.acts.reruns import authorise
 from airflow_guard.commands.definitions import COMMANDS
 from airflow_guard.commands.main import main
 from airflow_guard.core import errors
@@ -34,8 +36,6 @@ from airflow_guard.core.expectations import Expected
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.reconciling.reconciler import reconcile
 from airflow_guard.reconciling.rules import Rules
-from airflow_guard.store.purge import Purge
-from airflow_guard.store.reruns import authorise
 from airflow_guard.store.resolution import Judged
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, DAY, Books, counts, failure

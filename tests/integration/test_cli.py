@@ -21,6 +21,7 @@ import pytest
 import sqlalchemy as sa
 import yaml
 
+from airflow_guard.acts.withdraw import Scope, granted, withdraw
 from airflow_guard.commands.definitions import COMMANDS
 from airflow_guard.commands.main import main
 from airflow_guard.core.commands import without_password
@@ -28,7 +29,6 @@ from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store.changes import Ownership
-from airflow_guard.store.rerun_withdrawal import Scope, granted, withdraw
 from airflow_guard.store.resolution import resolve
 from demo.waiting import QUIET_S
 from tests.contract.attempts import (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts import reruns
 from airflow_guard.core.effects import Database, External
 from airflow_guard.core.errors import (
     ContentChanged,
@@ -21,7 +22,7 @@ from airflow_guard.core.errors import (
     StaleResolution,
 )
 from airflow_guard.core.report import Outcome
-from airflow_guard.store import reruns, resolution
+from airflow_guard.store import resolution
 from tests.chaos import fixtures
 from tests.chaos.books import counts, failure, mapped, numbered
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts import drops
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import (
     DroppedBefore,
@@ -21,7 +22,6 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.expectations import Expected
 from airflow_guard.execution import session as execution
-from airflow_guard.store import drops
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, DAY, Books, Receiver, counts, failure, numbered
 from tests.processes import checkpoint

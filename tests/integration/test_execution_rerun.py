@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts import reruns
 from airflow_guard.core.effects import Database, External
 from airflow_guard.core.errors import FollowUpFailed, InDoubt, NotExecuted, RerunRefused, ResolutionError
 from airflow_guard.core.keys import reversal_key
 from airflow_guard.core.states import State
-from airflow_guard.store import reruns
 from airflow_guard.testing import TestLedger
 from tests.databases import databases
 

@@ -18,12 +18,12 @@ from airflow_guard import (
     Side,
     alert_on_failure,
 )
+from airflow_guard.acts.purging import Purge
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.reading.watching import Watch
 from airflow_guard.store.dialects import utc_after
 from airflow_guard.store.ledger import Ledger
-from airflow_guard.store.purge import Purge
 from airflow_guard.store.task_runs import TaskTry
 from tests.airflow_runs import AirflowRun, start_run
 from tests.alerting import ChatNotifier, Webhook

@@ -11,11 +11,11 @@ import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, Phase, given, settings
 
+from airflow_guard.acts import drops
 from airflow_guard.core.errors import LedgerError, NotExecuted, Rejected
 from airflow_guard.execution import session as execution
 from airflow_guard.reading.calendar_records import Asks, Figures
 from airflow_guard.reading.monitor import Monitor
-from airflow_guard.store import drops
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, DAY, Books
 

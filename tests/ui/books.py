@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from airflow_guard.acts import adoption
 from airflow_guard.core.checks import TOTALS_MISMATCH, CheckOutcome, FoundBreak, Progress
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import FollowUp
-from airflow_guard.store import adoption, resolution
+from airflow_guard.store import resolution
 from airflow_guard.store.breaks import Findings
 from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
 from tests.contract.attempts import Attempt, attempt, opened

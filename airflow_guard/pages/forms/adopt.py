@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from airflow_guard.acts import adoption, history
+from airflow_guard.acts.adoption import COLUMNS, Adopted, HistoryRow, Operation
+from airflow_guard.acts.concerned import dags_of_namespace
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ConfigurationError, ResolutionError
 from airflow_guard.hooks.settings import GuardSettings
@@ -18,9 +21,6 @@ from airflow_guard.pages.forms.permission import require_edit_of
 from airflow_guard.pages.forms.posted import MAX_UPLOAD_BYTES, Posted, posted_with_file
 from airflow_guard.pages.forms.steps import Form, is_as_seen
 from airflow_guard.pages.page import NotThere, Page, page_of
-from airflow_guard.store import adoption, history
-from airflow_guard.store.adoption import COLUMNS, Adopted, HistoryRow, Operation
-from airflow_guard.store.concerned import dags_of_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

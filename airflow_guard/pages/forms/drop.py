@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from airflow_guard.acts import drops
+from airflow_guard.acts.concerned import dags_of_namespace
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import DocumentError, ResolutionError
 from airflow_guard.core.keys import normalise_document
@@ -15,8 +17,6 @@ from airflow_guard.pages.forms.permission import require_edit_of
 from airflow_guard.pages.forms.posted import Posted, posted
 from airflow_guard.pages.forms.steps import Form, is_as_seen
 from airflow_guard.pages.page import NotThere, Page, business_date, page_of
-from airflow_guard.store import drops
-from airflow_guard.store.concerned import dags_of_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from airflow_guard.acts import fail_over
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.pages.forms.changing import change
@@ -19,7 +20,8 @@ from airflow_guard.store import fail_overs
 from airflow_guard.store.events import storable
 
 if TYPE_CHECKING:
-    from airflow_guard.store.fail_overs import ClosedFailOver, OpenFailOver, Recorded
+    from airflow_guard.acts.fail_over import ClosedFailOver, Recorded
+    from airflow_guard.store.fail_overs import OpenFailOver
     from airflow_guard.store.ledger import Ledger
 
 router = APIRouter(prefix="/forms")
@@ -52,7 +54,7 @@ def answer(sent: Annotated[Posted, Depends(posted)]) -> Response:
 
 def _record(sent: Posted, lost_since: datetime, actor: str, reason: str) -> Response:
     def work(ledger: Ledger, *, dry_run: bool) -> Recorded:
-        return fail_overs.record(ledger, lost_since, actor=actor, reason=reason, dry_run=dry_run)
+        return fail_over.record(ledger, lost_since, actor=actor, reason=reason, dry_run=dry_run)
 
     open_ = _open(sent)
     mine = (lost_since, storable(actor, 250), storable(reason))
@@ -83,7 +85,7 @@ def _close(sent: Posted, actor: str, reason: str) -> Response:
     if not sent.confirmed:
         return _preview_of_closing(sent, open_)
     try:
-        change(sent.page, sent.ledger, lambda ledger: fail_overs.close(ledger, actor=actor, reason=reason))
+        change(sent.page, sent.ledger, lambda ledger: fail_over.close(ledger, actor=actor, reason=reason))
     except ResolutionError:
         # The second half of a double click, which came while the first one was at it?
         if not _closed_by(sent, actor, reason):
@@ -99,7 +101,7 @@ def _preview_of_closing(sent: Posted, open_: list[OpenFailOver], *, changed: boo
 
 
 def _closed_by(sent: Posted, actor: str, reason: str) -> bool:
-    last = change(sent.page, sent.ledger, lambda ledger: fail_overs.closed(ledger.database, 1))
+    last = change(sent.page, sent.ledger, lambda ledger: fail_over.closed(ledger.database, 1))
     return any(
         (each.closed_by, each.close_reason) == (storable(actor, 250), storable(reason)) for each in last
     )
@@ -136,7 +138,7 @@ def _done(sent: Posted, title: str, text: str) -> Response:
 
 def _ask(page: Page, *, sent: Posted | None = None, problem: str = "") -> Response:
     def work(ledger: Ledger) -> tuple[list[OpenFailOver], list[ClosedFailOver]]:
-        return fail_overs.listed(ledger.database), fail_overs.closed(ledger.database)
+        return fail_overs.listed(ledger.database), fail_over.closed(ledger.database)
 
     open_, closed = page.ledgers.ask(sent.ledger if sent else page.ledger, work)
     return FORM.ask(page, "form_fail_over.html", sent=sent, problem=problem, open=open_, closed=closed)

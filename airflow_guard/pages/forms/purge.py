@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from airflow_guard.acts.concerned import dags_of
+from airflow_guard.acts.purging import Purge, Purged
 from airflow_guard.core.dates import parse_business_date
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import BusinessDateError, ResolutionError
@@ -15,8 +17,6 @@ from airflow_guard.pages.forms.permission import require_edit_everywhere, requir
 from airflow_guard.pages.forms.posted import Posted, posted
 from airflow_guard.pages.forms.steps import Form, is_as_seen
 from airflow_guard.pages.page import NotThere, Page, page_of
-from airflow_guard.store.concerned import dags_of
-from airflow_guard.store.purge import Purge, Purged
 
 if TYPE_CHECKING:
     from datetime import date

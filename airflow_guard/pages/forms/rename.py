@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from airflow_guard.acts.concerned import dags_of, dags_of_namespace
+from airflow_guard.acts.renaming import Renamed, rename
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import GuardError, LedgerError, ResolutionError
 from airflow_guard.pages.forms.changing import change
@@ -16,9 +18,7 @@ from airflow_guard.pages.forms.steps import Form, is_as_seen
 from airflow_guard.pages.page import NotThere, Page, page_of
 from airflow_guard.reading.spaces import is_known
 from airflow_guard.store import aliases
-from airflow_guard.store.concerned import dags_of, dags_of_namespace
 from airflow_guard.store.events import storable
-from airflow_guard.store.rename import Renamed, rename
 
 if TYPE_CHECKING:
     from airflow_guard.store.aliases import Alias, Name

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from airflow_guard.acts import rerun
+from airflow_guard.acts.rerun import Request
 from airflow_guard.core.dates import parse_business_date
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import BusinessDateError, DocumentError, ResolutionError, StaleResolution
@@ -20,8 +22,6 @@ from airflow_guard.pages.forms.steps import Form, is_as_seen
 from airflow_guard.pages.page import NotThere, Page, page_of
 from airflow_guard.pages.routes.asking import monitor
 from airflow_guard.reading.listing import Selection
-from airflow_guard.store import rerun_request
-from airflow_guard.store.rerun_request import Request
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -106,7 +106,7 @@ def _planned(sent: Posted, chosen: _Chosen, request: Request) -> RerunPlan:
     return change(
         sent.page,
         sent.ledger,
-        lambda ledger: rerun_request.authorise(ledger, chosen.keys, chosen.others, request, dry_run=True),
+        lambda ledger: rerun.authorise(ledger, chosen.keys, chosen.others, request, dry_run=True),
     )
 
 
@@ -119,9 +119,7 @@ def _authorise(sent: Posted, chosen: _Chosen, request: Request) -> Response:
         plan = change(
             page,
             sent.ledger,
-            lambda ledger: rerun_request.authorise(
-                ledger, chosen.keys, chosen.others, request, dry_run=False
-            ),
+            lambda ledger: rerun.authorise(ledger, chosen.keys, chosen.others, request, dry_run=False),
         )
     except StaleResolution as error:
         return _changed(sent, request, str(error))
@@ -142,7 +140,7 @@ def _chosen(sent: Posted) -> _Chosen:
         return _Chosen(_picked(page, ledger, sent.all("pick")), {})
     selection = _selection(sent)
     readable = page.readable
-    return _Chosen(*change(page, ledger, lambda opened: rerun_request.done_keys(opened, selection, readable)))
+    return _Chosen(*change(page, ledger, lambda opened: rerun.done_keys(opened, selection, readable)))
 
 
 def _selection(sent: Posted) -> Selection:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends
 from starlette.responses import RedirectResponse, Response
 
+from airflow_guard.acts.reruns import settle_reversal
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.pages.forms.changing import change
@@ -14,7 +15,6 @@ from airflow_guard.pages.forms.posted import Posted, Refused, posted, require_ed
 from airflow_guard.pages.forms.steps import Form
 from airflow_guard.pages.page import NotThere, Page, business_date, page_of
 from airflow_guard.pages.routes.asking import monitor
-from airflow_guard.store.reruns import settle_reversal
 
 if TYPE_CHECKING:
     from airflow_guard.reading.key_records import KeyLife

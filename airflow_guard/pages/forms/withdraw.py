@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from fastapi import APIRouter, Depends
 from starlette.responses import Response
 
+from airflow_guard.acts.withdraw import Granted, Scope, granted, withdraw
 from airflow_guard.core.dates import parse_business_date
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import BusinessDateError, ResolutionError
@@ -20,7 +21,6 @@ from airflow_guard.pages.forms.settle import judged_of
 from airflow_guard.pages.forms.steps import Form
 from airflow_guard.pages.page import NotThere, Page, page_of
 from airflow_guard.pages.routes.asking import monitor
-from airflow_guard.store.rerun_withdrawal import Granted, Scope, granted, withdraw
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from airflow_guard.acts import reruns
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.pages.forms import ROUTERS
 from airflow_guard.pages.forms.posted import MAX_BYTES
 from airflow_guard.pages.forms.tokens import LASTS_S, Tokens
 from airflow_guard.pages.ledgers import Ledgers
-from airflow_guard.store import reruns, resolution
+from airflow_guard.store import resolution
 from tests.contract.attempts import attempt, documents_of
 from tests.databases import databases
 from tests.ui.auth_manager import LIMITED, ONE_DAG

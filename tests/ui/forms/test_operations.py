@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.purging import Purge
+from airflow_guard.acts.renaming import rename
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import State
 from airflow_guard.store import aliases
-from airflow_guard.store.purge import Purge
-from airflow_guard.store.rename import rename
 from tests.contract.attempts import Attempt, attempt, documents_of
 from tests.databases import databases
 from tests.ui.auth_manager import LIMITED, ONE_DAG

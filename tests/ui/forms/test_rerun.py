@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts import reruns
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.reruns import Reversal
 from airflow_guard.core.states import State
-from airflow_guard.store import reruns, resolution
+from airflow_guard.store import resolution
 from tests.contract.attempts import attempt, documents_of, opened
 from tests.databases import databases
 from tests.ui.auth_manager import LIMITED, ONE_DAG

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
+from airflow_guard.acts.adoption import COLUMNS, HistoryRow
 from airflow_guard.core.documents import BYTE_ORDER_MARK
 from airflow_guard.core.errors import ResolutionError
-from airflow_guard.store.adoption import COLUMNS, HistoryRow
 from airflow_guard.store.database import _READ_ONLY
 
 if TYPE_CHECKING:

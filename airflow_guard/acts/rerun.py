@@ -7,12 +7,12 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from airflow_guard.acts import reruns
 from airflow_guard.core.decisions import UNFINISHED, Situation
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.rerun_plan import DoneKey, RerunPlan
 from airflow_guard.core.results import has_result
 from airflow_guard.reading import listing
-from airflow_guard.store import reruns
 from airflow_guard.store.resolution import Judged
 
 if TYPE_CHECKING:

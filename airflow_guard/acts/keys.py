@@ -5,14 +5,14 @@ from __future__ import annotations
 import getpass
 from typing import TYPE_CHECKING, Any
 
-from airflow_guard.commands.arguments import UsageError
-from airflow_guard.commands.output import age, instant
+from airflow_guard.acts.arguments import UsageError
 from airflow_guard.core.commands import resolve_command
 from airflow_guard.core.dates import parse_business_date
 from airflow_guard.core.decisions import UNFINISHED, Decision, Situation
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import normalise_document
 from airflow_guard.core.results import decode_result, has_result
+from airflow_guard.core.texts import age, instant
 from airflow_guard.reading import listing
 
 if TYPE_CHECKING:

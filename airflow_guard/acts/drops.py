@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from airflow_guard.acts.once import one_transaction
 from airflow_guard.core.decisions import CONSEQUENCES, Decision, Situation, check_words, situation_of
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, NORMALISER_VERSION, KeySpace
@@ -19,7 +20,6 @@ from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import aliases
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent, told
-from airflow_guard.store.one_transaction import one_transaction
 from airflow_guard.store.rows import ledger_row
 
 if TYPE_CHECKING:

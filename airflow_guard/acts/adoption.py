@@ -22,6 +22,7 @@ import sqlalchemy as sa
 from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 
+from airflow_guard.acts.once import one_transaction
 from airflow_guard.core.dates import parse_business_date
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ConfigurationError, GuardError, ResolutionError, ResultError
@@ -32,7 +33,6 @@ from airflow_guard.reading import listing
 from airflow_guard.store import aliases, dialects
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent
-from airflow_guard.store.one_transaction import one_transaction
 from airflow_guard.store.statements import ByKeys
 
 if TYPE_CHECKING:

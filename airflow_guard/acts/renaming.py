@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
+from airflow_guard.acts.once import one_transaction
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.keys import DATELESS, KeySpace
@@ -30,7 +31,6 @@ from airflow_guard.store import aliases
 from airflow_guard.store.changes import describe
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent, storable
-from airflow_guard.store.one_transaction import one_transaction
 from airflow_guard.store.task_runs import identity_of
 
 if TYPE_CHECKING:

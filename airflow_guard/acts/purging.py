@@ -31,38 +31,8 @@ if TYPE_CHECKING:
 
     from airflow_guard.store.aliases import Name
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.tables import Tables
 
 BATCH = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Horizon:
-    """Up to which business date the keys of an operation were purged, and who said so."""
-
-    name: Name
-    until: date
-    actor: str
-    reason: str
-
-    def describe(self) -> str:
-        """Return it in words."""
-        return f"{' / '.join(self.name)} was purged up to {self.until} by {self.actor} ({self.reason})"
-
-
-def horizons(connection: sa.Connection, tables: Tables, dag: str, business_date: date) -> list[Horizon]:
-    """Return the horizons of a DAG's operations that a date lies at or before.
-
-    :param dag: a DAG or key namespace; the tries of a purged date are gone, so those that are left say what it used.
-    """
-    h, run = tables.horizon, tables.task_run
-    used = sa.select(run.c.key_namespace).where(run.c.dag_id == dag).distinct()
-    namespaces = {dag, *connection.execute(used).scalars()}
-    found = sa.select(h).where(h.c.key_namespace.in_(sorted(namespaces)), h.c.business_date >= business_date)
-    return [
-        Horizon((row.key_namespace, row.operation), row.business_date, row.actor, row.reason)
-        for row in connection.execute(found.order_by(h.c.key_namespace, h.c.operation))
-    ]
 
 
 @dataclass

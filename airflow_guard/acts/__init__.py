@@ -1,0 +1,1 @@
+"""What people change: each act is declared once, for the pages and for the command line."""
