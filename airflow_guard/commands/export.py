@@ -1,4 +1,4 @@
-"""``export``: the keys of a range of business dates, or the audit of a range of days, as CSV."""
+"""``export``: the keys of a range of business dates, their figures, or the audit of a range of days, as CSV."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from airflow_guard.core.errors import ResolutionError
 from airflow_guard.core.texts import safe_cell
 from airflow_guard.reading import listing
 from airflow_guard.reading.listing import Selection
+from airflow_guard.reading.monitor import Monitor
 
 if TYPE_CHECKING:
     import argparse
@@ -29,6 +30,12 @@ _COLUMNS = (
     "attempt", "generation", "claimed_at", "begun_at", "finished_at", "dag_id", "task_id", "run_id", "map_index",
     "try_number", "run_type", "host", "result", "error", "idempotency_key", "batch_id", "deployment", "once_per", "key",
 )  # fmt: skip
+_FIGURES = (
+    "business_date", "key_namespace", "operation", "cycle", "listed", "done", "rejected", "waived", "dropped", "failed",
+    "in_doubt", "in_progress", "not_begun", "asks", "executed", "replayed", "own_replays", "duplicates", "blocked",
+    "repeated", "expected", "listed_total",
+)  # fmt: skip
+_LIMIT_S = 600.0
 _RUN = ("dag_id", "task_id", "run_id", "map_index", "try_number", "run_type", "host")
 
 
@@ -37,16 +44,24 @@ def run(given: argparse.Namespace) -> None:
     start, end = keys.date_of(given.start), keys.date_of(given.end or given.start)
     if end < start:
         raise UsageError(f"--end {end} lies before --start {start}")
+    if given.events and given.figures:
+        raise UsageError("give --events or --figures")
     if given.events and (given.dag or given.operation):
         raise UsageError("--events are those of the whole ledger: leave out DAG and --operation")
     with open_ledger(given) as opened, _target(given.file) as file:
         ledger = opened.ledger
         if given.events:
             count = _write(file, listing.EVENT_COLUMNS, listing.events(ledger, start, end))
+        elif given.figures:
+            found = Monitor(ledger, limit_s=_LIMIT_S).figures(
+                given.dag, start, end, None, operation=given.operation
+            )
+            records = (each.record() for each in found)
+            count = _write(file, _FIGURES, ([record[name] for name in _FIGURES] for record in records))
         else:
             selection = Selection(dag=given.dag, operation=given.operation, business_date=start, until=end)
             count = _write(file, _COLUMNS, map(_row, _views(ledger, selection)))
-    what = "events" if given.events else "keys"
+    what = "events" if given.events else "figures" if given.figures else "keys"
     output.note(f"{count:,} {what} of {start} to {end}{f' in {given.file}' if given.file else ''}")
 
 

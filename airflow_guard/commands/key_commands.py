@@ -37,6 +37,9 @@ SHOW = Command(
             help="only keys that stand there; can be repeated",
         ),
         Argument("--limit", type=int, default=50, metavar="N", help="at most so many keys (default: 50)"),
+        Argument(
+            "--figures", action="store_true", help="the figures of each operation of DAG and DATE instead"
+        ),
         OUTPUT,
         *LEDGER,
     ),

@@ -109,6 +109,7 @@ EXPORT = Command(
         ),
         Argument("--end", metavar="DATE", help="the last one (default: the first)"),
         Argument("--events", action="store_true", help="the audit instead: who did what, and why"),
+        Argument("--figures", action="store_true", help="the figures of each operation and date instead"),
         Argument("--file", metavar="FILE", help="where to; it must not exist yet (default: standard output)"),
         *LEDGER,
     ),

@@ -16,10 +16,13 @@ from airflow_guard.reading.spaces import horizons, known_dags, known_names
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
+    from datetime import date
 
     import sqlalchemy as sa
 
     from airflow_guard.commands.ledgers import Opened
+    from airflow_guard.reading.calendar_records import OperationOfDay
     from airflow_guard.reading.key_records import AuditEntry, KeyLife, Renaming
     from airflow_guard.reading.listing import Selection
 
@@ -44,9 +47,37 @@ def run(given: argparse.Namespace) -> None:
         return
     if given.limit < 1:
         raise UsageError("--limit must be at least 1")
+    if given.figures:
+        _figures(given)
+        return
     selection = _selection(given)
     with open_ledger(given) as opened:
         _list(opened, selection, given.output)
+
+
+def _figures(given: argparse.Namespace) -> None:
+    if not (given.dag and given.date) or given.document or given.state:
+        raise UsageError("--figures are those of a DAG and DATE: leave out --document and --state")
+    day = keys.date_of(given.date)
+    with open_ledger(given) as opened:
+        found = _of_day(opened, given.dag, day, given.operation)
+    if found or given.output != "table":
+        output.records([each.record() for each in found], given.output)
+    else:
+        output.say("The ledger has nothing of them.")
+
+
+def _of_day(opened: Opened, dag: str, day: date, operation: str | None) -> Sequence[OperationOfDay]:
+    """Return the figures of a DAG and date, or of a key namespace that no DAG is called by."""
+    monitor = Monitor(opened.ledger, limit_s=_LIMIT_S)
+    found = monitor.figures(dag, day, day, None, operation=operation)
+    if found:
+        return found
+    return [
+        each
+        for each in monitor.figures(None, day, day, None, operation=operation)
+        if each.key_namespace == dag
+    ]
 
 
 def _selection(given: argparse.Namespace) -> Selection:
@@ -69,6 +100,7 @@ def _list(opened: Opened, selection: Selection, form: str) -> None:
         output.records([keys.short(view) | {"key": view.row.key_hash} for view in found.keys], form)
     elif not found.keys:
         output.say(f"The ledger has no such keys.{_hint(opened, selection)}")
+        _sum_up(opened, selection, found)
     else:
         rows = [keys.short(view) for view in found.keys]
         shared = [name for name in ("operation", "date") if len({row[name] for row in rows}) == 1]
@@ -107,9 +139,13 @@ def _hint(opened: Opened, selection: Selection) -> str:
 
 
 def _sum_up(opened: Opened, selection: Selection, found: listing.Listing) -> None:
-    if selection.business_date is not None:
+    narrow = selection.documents or selection.situations
+    if selection.business_date is not None and found.keys:
         counted = listing.counts(opened.ledger, selection)
         output.say(", ".join(f"{count:,} {situation}" for situation, count in counted.items()))
+    if selection.business_date is not None and selection.dag is not None and not narrow:
+        for each in _of_day(opened, selection.dag, selection.business_date, selection.operation):
+            output.say(each.describe())
     if any(keys.commands_for(view, None) for view in found.keys):
         ledger = f" --ledger {opened.name}" if opened.name else ""
         output.say(f"To see how one is settled: airflow-guard show{ledger} --key KEY")

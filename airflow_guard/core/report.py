@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.amounts import shown
 from airflow_guard.core.errors import DocumentsFailed, GuardError, TooManyRejected
+from airflow_guard.core.figures import Asks, Figures
 from airflow_guard.core.texts import described, without_secrets
 
 if TYPE_CHECKING:
@@ -46,6 +47,21 @@ class Outcome(StrEnum):
     REPEATED = "repeated"
     FORGOTTEN = "forgotten"
 
+
+_FIGURE_OF = {
+    Outcome.EXECUTED: "done",
+    Outcome.OBSERVED: "done",
+    Outcome.REPLAYED: "done",
+    Outcome.SKIPPED: "done",
+    Outcome.REJECTED: "rejected",
+    Outcome.FAILED: "failed",
+    Outcome.IN_DOUBT: "in_doubt",
+    Outcome.WAITING: "in_progress",
+    Outcome.RELEASED: "not_begun",
+    Outcome.BLOCKED: "not_begun",
+    Outcome.FORGOTTEN: "not_begun",
+}
+"""Where a document stands after an outcome, unless its key says otherwise. What is repeated is counted already."""
 
 _FAILURES = (
     Outcome.FAILED,
@@ -117,16 +133,26 @@ class Report:
         self.forgotten: GuardError | None = None
         self.empty_allowed = False
         self._tallies: dict[tuple[Outcome, str], _Tally] = {}
+        self._stand: dict[str, int] = {}
 
-    def add(self, outcome: Outcome, document: str | None, because: str = "") -> None:
+    def add(
+        self, outcome: Outcome, document: str | None, because: str = "", figure: str | None = None
+    ) -> None:
         """Count one document.
 
         :param because: by whom it was done before, or why not; documents with the same words share a log line.
+        :param figure: where its key stands, see :class:`~airflow_guard.core.figures.Figures`; ``None``: as the outcome
+            says.
         """
-        self.add_many(outcome, [document], because)
+        self.add_many(outcome, [document], because, figure)
 
-    def add_many(self, outcome: Outcome, documents: Sequence[str | None], because: str = "") -> None:
+    def add_many(
+        self, outcome: Outcome, documents: Sequence[str | None], because: str = "", figure: str | None = None
+    ) -> None:
         """Count documents that share an explanation."""
+        stand = figure or _FIGURE_OF.get(outcome)
+        if stand is not None:
+            self._stand[stand] = self._stand.get(stand, 0) + len(documents)
         if not because.isascii():
             # What somebody's exception says goes into a log: half a character must not break it.
             because = because.encode("utf-8", "replace").decode()
@@ -145,10 +171,15 @@ class Report:
             self.settled[document] = words
 
     def add_error(
-        self, outcome: Outcome, document: str | None, error: BaseException, because: str = ""
+        self,
+        outcome: Outcome,
+        document: str | None,
+        error: BaseException,
+        because: str = "",
+        figure: str | None = None,
     ) -> None:
         """Count one document that did not come through, with the error that says why."""
-        self.add(outcome, document, because or said(error))
+        self.add(outcome, document, because or said(error), figure)
         retryable = getattr(error, "retryable", outcome is Outcome.FAILED)
         self.retryable = self.retryable or bool(retryable)
         if len(self.errors) < SAMPLE:
@@ -204,6 +235,27 @@ class Report:
         """How many documents did not come through (rejected ones not counted)."""
         return sum(self.counts[outcome] for outcome in _FAILURES)
 
+    @property
+    def figures(self) -> Figures:
+        """Where the documents of the task stand: those that it listed, and those that earlier tries have left."""
+        return Figures(**self._stand)
+
+    @property
+    def asks(self) -> Asks:
+        """How often this try asked for documents, and what it got."""
+        counts = self.task_run_counts()
+        return Asks.of(*(counts[name] for name in ("executed", "replayed", "own_replays", "blocked")))
+
+    def describe(self) -> str:
+        """Return its figures as one line."""
+        repeated = self.counts[Outcome.REPEATED]
+        said = [self.figures.describe(), self.asks.describe()] + (
+            [f"{repeated:,} repeated"] if repeated else []
+        )
+        if self.expected is not None:
+            said.append(f"{self.expected.describe()} expected")
+        return "; ".join(said)
+
     def log_lines(self) -> Iterator[str]:
         """Yield one line per outcome and explanation."""
         for (outcome, because), tally in self._tallies.items():
@@ -220,6 +272,8 @@ class Report:
             **facts,
             "documents": self.documents,
             **counted,
+            "figures": {"listed": self.figures.listed}
+            | {name: count for name, count in self.figures.parts().items() if count},
             **({"failed_documents": failed} if failed else {}),
             **({"settled": self.settled} if self.settled else {}),
             **({"expected": self.expected.describe()} if self.expected is not None else {}),

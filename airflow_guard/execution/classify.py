@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_guard.core.content import changed_fields
 from airflow_guard.core.doubts import Doubt
 from airflow_guard.core.errors import BlockedError, DuplicateRefused, InProgressElsewhere, RerunRefused
+from airflow_guard.core.figures import figure_of
 from airflow_guard.core.guard import (
     CLAIMABLE,
     Asking,
@@ -298,7 +299,7 @@ class Classifier:
         if document.key_hash in self.again:
             self._repeated(document)
             return
-        self._replayed([document.name], row.task_run_id, settled=row.error)
+        self._replayed([document.name], row.task_run_id, settled=row.error, figure=figure_of(row))
 
     def _repeated(self, document: Document) -> None:
         self._try.report.add(Outcome.REPEATED, document.name, "listed more than once in this task")
@@ -315,7 +316,11 @@ class Classifier:
             )
 
     def _replayed(
-        self, names: Sequence[str | None], task_run_id: int | None, settled: str | None = None
+        self,
+        names: Sequence[str | None],
+        task_run_id: int | None,
+        settled: str | None = None,
+        figure: str | None = None,
     ) -> None:
         if self._try.resumed and task_run_id == self._try.task_run_id:
             self._try.report.add_many(Outcome.EXECUTED, names, "earlier in this try")
@@ -327,7 +332,7 @@ class Classifier:
         by_a_person = f"; {settled}" if settled else ""
         for name in names if settled else ():
             self._try.report.add_settled(name, str(settled))
-        self._try.report.add_many(outcome, names, f"done before by {who}{by_a_person}")
+        self._try.report.add_many(outcome, names, f"done before by {who}{by_a_person}", figure)
         if task_run_id is not None and self._is_own(people.get(task_run_id)):
             self._try.report.own_replays += len(names)
 
@@ -358,7 +363,8 @@ class Classifier:
         self.not_done[document.key_hash] = outcome
         self.whys[document.key_hash] = type(error).__name__[:40]
         because = f"{type(error).__name__}, {row.done_by}" if row is not None else type(error).__name__
-        self._try.report.add_error(outcome, document.name, error, because)
+        figure = figure_of(row) if row is not None else None
+        self._try.report.add_error(outcome, document.name, error, because, figure)
         self._event("blocked", document, row, str(error))
 
     def _event(self, kind: str, document: Document, row: LedgerRow | None, why: str) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from airflow_guard.core.commands import drop_command, resolve_command
 from airflow_guard.core.decisions import DECISIONS_OF, Situation, situation_of
 from airflow_guard.core.errors import Forgotten, InProgressElsewhere
+from airflow_guard.core.figures import FIGURE_OF
 from airflow_guard.core.refusals import rejected_before
 from airflow_guard.core.report import SAMPLE, Held, Outcome
 from airflow_guard.core.states import State
@@ -99,7 +100,7 @@ class Leftovers:
                 why = f"{situation}{f': {row.error}' if row.error else ''}"
                 found.append(_Found(left, why, situation))
             elif situation is Situation.DONE and left.why in _UNCLEAR:
-                found.append(_Found(left, f"held back: {left.why}"))
+                found.append(_Found(left, f"held back: {left.why}", situation))
         if found:
             self._say(found)
 
@@ -138,9 +139,10 @@ class Leftovers:
             log.warning("%s Other instances of the task are still to list theirs.", error)
             self._passed_on = True
             return
-        self._try.report.add_many(
-            Outcome.FORGOTTEN, names, "listed by an earlier try of this run, and not any more"
-        )
+        for each in found:
+            figure = FIGURE_OF[each.situation] if each.situation is not None else None
+            why = "listed by an earlier try of this run, and not any more"
+            self._try.report.add(Outcome.FORGOTTEN, each.left.document, why, figure)
         self._try.report.forgotten = error
         room = max(0, SAMPLE - len(self._try.report.errors))
         self._try.report.errors.extend((name, error) for name in names[:room])

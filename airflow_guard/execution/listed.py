@@ -115,7 +115,7 @@ class Listed:
     def _refuse(self, item: Any, error: DocumentError) -> None:
         self.count += 1
         shown = self._reader.called(item)
-        self._try.report.add_error(Outcome.FAILED, shown, error)
+        self._try.report.add_error(Outcome.FAILED, shown, error, figure="not_begun")
         # By its key where it has one: corrected, it is listed again under that.
         text = hashlib.sha256(shown.encode("utf-8", "replace")).hexdigest()[:32]
         self._refused[self._reader.key_of(item) or text] = shown

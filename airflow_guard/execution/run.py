@@ -149,6 +149,9 @@ class GuardedTask:
             for line in report.log_lines():
                 level = logging.WARNING if line.startswith(_NEEDS_SOMEBODY) else logging.INFO
                 log.log(level, "%s: %s", self._try.space.operation, line)
+            log.info(
+                "%s of %s: %s", self._try.space.operation, self._try.space.business_date, report.describe()
+            )
             self.close(report, outcome, self._first_error(report, ended_by))
         return report
 

@@ -96,7 +96,7 @@ class Session:
         outcomes: dict[str, Outcome] = {}
         for document, error in split.conflicting:
             outcomes[document.key_hash] = Outcome.FAILED
-            self._try.report.add_error(Outcome.FAILED, document.name, error)
+            self._try.report.add_error(Outcome.FAILED, document.name, error, figure="not_begun")
         self._check_drift(split.unique)
         self._classifier.again = self._listed.again
         claimable = self._classifier.classify(split.unique)

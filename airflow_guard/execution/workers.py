@@ -10,7 +10,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
-from airflow_guard.core.errors import LedgerError
+from airflow_guard.core.errors import FollowUpFailed, LedgerError
 from airflow_guard.core.report import Outcome
 from airflow_guard.core.results import decode_result
 from airflow_guard.execution.units import Unit, UnitResult, in_doubt, not_ours, unrecorded
@@ -116,7 +116,7 @@ class Workers:
         except Exception as error:
             log.warning("Could not release %d keys; others wait for the lease to end: %s", len(hashes), error)
         names = [document.name for unit in units for document in unit.documents]
-        self._try.report.add_many(Outcome.RELEASED, names, self._try.stop.reason)
+        self._try.report.add_many(Outcome.RELEASED, names, self._try.stop.reason, "failed")
         self._try.report.retryable = True
 
     def _note(self, result: UnitResult) -> None:
@@ -140,7 +140,8 @@ class Workers:
         if result.outcome is Outcome.REJECTED:
             self._try.report.add(Outcome.REJECTED, document.name, f"rejected now: {result.error}")
         elif result.error is not None:
-            self._try.report.add_error(result.outcome, document.name, result.error)
+            done = "done" if isinstance(result.error, FollowUpFailed) else None
+            self._try.report.add_error(result.outcome, document.name, result.error, figure=done)
 
     def _collect(self) -> None:
         """Wait for the completions that were queued, and report their units."""

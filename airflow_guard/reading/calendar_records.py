@@ -1,130 +1,23 @@
-"""A business date as people read it: its figures, each defined once, and the calendar that they stand in.
-
-``listed`` counts documents, each once, however often they were asked for:
-
-    listed = done + rejected + waived + dropped + failed + in doubt + in progress + not begun
-
-``asks`` counts how often a try asked for one and got an answer:
-
-    asks = executed + replayed + blocked
-
-A document belongs to the date on which it was first listed, also with ``once_per="document"``.
-"""
+"""A business date as people read it: the calendar, and one date of it. What its figures mean: ``core/figures.py``."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_guard.core.decisions import Situation
+from airflow_guard.core.figures import Asks, Figures
 from airflow_guard.reading.check_records import VolumePoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from datetime import date, datetime
 
     from airflow_guard.core.checks import CheckOutcome
+    from airflow_guard.core.decisions import Situation
     from airflow_guard.reading.check_records import BreakRow, CheckRow
     from airflow_guard.reading.key_records import TryRow
     from airflow_guard.reading.lists import Page
-
-
-# -- What the figures of a business date mean, once: for pages, commands and summaries alike -----------------
-
-WAIVED = "waived"
-"""Completed without an effect of ours, since a person has said that it is settled another way."""
-
-FIGURE_OF: Mapping[str, str] = {
-    Situation.DONE: "done",
-    Situation.FOLLOW_UP_OPEN: "done",
-    Situation.FOLLOW_UP_RUNNING: "done",
-    WAIVED: "waived",
-    Situation.REJECTED: "rejected",
-    Situation.DROPPED: "dropped",
-    Situation.FAILED: "failed",
-    Situation.ABANDONED: "failed",
-    Situation.IN_DOUBT: "in_doubt",
-    Situation.RUNNING: "in_progress",
-}
-"""Which figure a key belongs to, by where it stands. Adopted history is done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """Where the documents of a date stand.
-
-    :param done: the effect has happened, also where what follows it has not.
-    :param failed: the effect has certainly not happened; the next try executes it.
-    :param not_begun: listed, and nobody has claimed it: given back, held back, or its try ended before.
-    """
-
-    done: int = 0
-    rejected: int = 0
-    waived: int = 0
-    dropped: int = 0
-    failed: int = 0
-    in_doubt: int = 0
-    in_progress: int = 0
-    not_begun: int = 0
-
-    @property
-    def listed(self) -> int:
-        """All of them."""
-        return sum(getattr(self, each.name) for each in fields(self))
-
-    @staticmethod
-    def of(keys: Mapping[str, int], not_begun: int = 0) -> Figures:
-        """Return the figures of keys that are counted by where they stand."""
-        counts: dict[str, int] = {"not_begun": not_begun}
-        for situation, count in keys.items():
-            name = FIGURE_OF[situation]
-            counts[name] = counts.get(name, 0) + count
-        return Figures(**counts)
-
-    @staticmethod
-    def total(several: Iterable[Figures]) -> Figures:
-        """Return several figures added up."""
-        found = list(several)
-        return Figures(
-            **{each.name: sum(getattr(one, each.name) for one in found) for each in fields(Figures)}
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Asks:
-    """How often tries asked for documents, and what they got.
-
-    :param executed: the effect was executed.
-    :param own_replays: done before by an earlier try of the same task and run: a retry that goes on.
-    :param duplicates: done before by somebody else, who need not be asked again.
-    :param blocked: held back.
-    """
-
-    executed: int = 0
-    own_replays: int = 0
-    duplicates: int = 0
-    blocked: int = 0
-
-    @property
-    def replayed(self) -> int:
-        """What was done before, by whomever."""
-        return self.own_replays + self.duplicates
-
-    @property
-    def asks(self) -> int:
-        """All of them."""
-        return self.executed + self.replayed + self.blocked
-
-    @property
-    def held_off(self) -> int:
-        """Duplicates that did no harm: others asked for what was done, or were kept from it."""
-        return self.duplicates + self.blocked
-
-    @staticmethod
-    def of(executed: int, replayed: int, own_replays: int, blocked: int) -> Asks:
-        """Return the asks of counts as tries have them."""
-        return Asks(executed, own_replays, replayed - own_replays, blocked)
 
 
 # -- The calendar of business dates and DAGs, and one date of it ---------------------------------------------
@@ -145,7 +38,7 @@ class CellStatus(StrEnum):
 class DayCell:
     """One DAG and one business date. A DAG that never ran for a date has none.
 
-    :param documents: listed for it, each once: see :class:`~airflow_guard.reading.calendar_records.Figures`.
+    :param documents: listed for it, each once: see :class:`~airflow_guard.core.figures.Figures`.
     :param executed: how often an effect was executed.
     :param replayed: asks that found their work done, in all tries.
     :param own_replays: those of them by a later try of the task and run that had done it.
@@ -254,19 +147,52 @@ class OperationOfDay:
 
     :param counts: keys by where they stand; zero is left out.
     :param figures: of its documents, with those that were listed and have no key.
+    :param asks: how often its tries asked for them, and what they got.
+    :param repeated: mentions of documents that a listing had already, in the last try of each instance.
+    :param expected: what those listings should bring, in words; empty: nothing was said.
+    :param listed_total: what their amounts came to.
     """
 
+    business_date: date
     key_namespace: str
     operation: str
     cycle: str
     counts: Mapping[Situation, int]
     last_finished_at: datetime | None
     figures: Figures = field(default_factory=Figures)
+    asks: Asks = field(default_factory=Asks)
+    repeated: int = 0
+    expected: str = ""
+    listed_total: str | None = None
 
     @property
     def documents(self) -> int:
         """All that were listed."""
         return self.figures.listed
+
+    def describe(self) -> str:
+        """Return it as one line."""
+        said = [self.figures.describe(), self.asks.describe()]
+        said += [f"{self.repeated:,} repeated"] if self.repeated else []
+        said += [f"{self.expected} expected"] if self.expected else []
+        said += [f"{self.listed_total} listed in all"] if self.listed_total is not None else []
+        return f"{self.operation}{f' / {self.cycle}' if self.cycle else ''}: {'; '.join(said)}"
+
+    def record(self) -> dict[str, Any]:
+        """Return it for commands: one name and value each."""
+        return {
+            "business_date": self.business_date.isoformat(),
+            "key_namespace": self.key_namespace,
+            "operation": self.operation,
+            "cycle": self.cycle,
+            "listed": self.figures.listed,
+            **self.figures.parts(),
+            "asks": self.asks.asks,
+            **self.asks.parts(),
+            "repeated": self.repeated,
+            "expected": self.expected,
+            "listed_total": self.listed_total,
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import sqlalchemy as sa
-
 from airflow_guard.reading.attention import attention
 from airflow_guard.reading.calendar import calendar
-from airflow_guard.reading.calendar_records import Day, Figures, OperationOfDay
+from airflow_guard.reading.calendar_records import Day
 from airflow_guard.reading.checks import breaks, breaks_by_id, checks, checks_by_id, one_break, variances
-from airflow_guard.reading.figures import not_begun, situation_counts, where_keys_stand
+from airflow_guard.reading.figures import operations
 from airflow_guard.reading.keys import key_rows, keys, one_key
 from airflow_guard.reading.lists import (
     DEFAULT_LIMIT,
@@ -24,13 +22,12 @@ from airflow_guard.reading.lists import (
 from airflow_guard.reading.scope import Scope
 from airflow_guard.reading.search import find
 from airflow_guard.reading.tries import tries
-from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from datetime import date, datetime
+    from datetime import date
 
-    from airflow_guard.reading.calendar_records import Calendar
+    from airflow_guard.reading.calendar_records import Calendar, OperationOfDay
     from airflow_guard.reading.check_records import BreakLife, BreakRow, CheckRow, VariancePoint
     from airflow_guard.reading.key_records import KeyLife, KeyRow, TryRow
     from airflow_guard.reading.lists import AttentionItem, Found, Page
@@ -48,52 +45,12 @@ def day(scope: Scope, dag_id: str, business_date: date) -> Day | None:
     of_day: dict[str, Any] = {"dag_id": dag_id, "start": business_date, "end": business_date}
     return Day(
         cell,
-        operations(scope.of(dag_id), business_date),
+        operations(scope.of(dag_id), business_date, business_date),
         tries(scope, TryFilters(**of_day), DEFAULT_LIMIT, 0),
         tries(scope, TryFilters(**of_day, duplicates=True), DEFAULT_LIMIT, 0),
         checks(scope, CheckFilters(**of_day), DEFAULT_LIMIT, 0),
         breaks(scope, BreakFilters(**of_day), DEFAULT_LIMIT, 0),
     )
-
-
-def operations(scope: Scope, business_date: date) -> Sequence[OperationOfDay]:
-    """Return the operations of a scope on a date, with the figures of each."""
-    t = scope.tables
-    e, run, lease, which = t.execution, t.task_run, t.lease, where_keys_stand(t)
-    dag_id = sa.func.coalesce(run.c.dag_id, e.c.key_namespace)
-    each = (
-        sa.select(e.c.key_namespace, e.c.operation, e.c.cycle, e.c.finished_at, which.label("situation"))
-        .select_from(
-            e.outerjoin(run, run.c.id == e.c.task_run_id).outerjoin(
-                lease, lease.c.task_run_id == e.c.task_run_id
-            )
-        )
-        .where(e.c.business_date == business_date, *scope.where(dag_id))
-        .where(e.c.key_namespace.in_(scope.namespaces(business_date, business_date)))
-        .subquery("each_key")
-    )
-    columns = (each.c.key_namespace, each.c.operation, each.c.cycle, each.c.situation)
-    counted = sa.select(
-        *columns, sa.func.count().label("keys"), sa.func.max(each.c.finished_at).label("last_at")
-    )
-    counts: dict[tuple[str, str, str], dict[str, int]] = {}
-    last: dict[tuple[str, str, str], list[datetime]] = {}
-    for row in scope.rows(counted.group_by(*columns)):
-        name = (row.key_namespace, row.operation, row.cycle)
-        counts.setdefault(name, {})[row.situation] = row.keys
-        last.setdefault(name, []).extend(filter(None, [aware(row.last_at)]))
-    waiting: dict[tuple[str, str, str], int] = {}
-    for (_, _, name), found in not_begun(scope, business_date, business_date).items():
-        waiting[name] = waiting.get(name, 0) + found
-    return [
-        OperationOfDay(
-            *name,
-            situation_counts(counts.get(name, {})),
-            max(last.get(name, []), default=None),
-            Figures.of(counts.get(name, {}), waiting.get(name, 0)),
-        )
-        for name in sorted({*counts, *waiting})
-    ]
 
 
 # -- One class that answers everything that people ask about a ledger, and changes nothing -------------------
@@ -148,6 +105,12 @@ class Monitor:
     def day(self, dag_id: str, business_date: date, readable: Readable) -> Day | None:
         """Return one DAG on one date, ``None`` if it never ran or may not be read."""
         return self._read(readable, lambda scope: day(scope, dag_id, business_date))
+
+    def figures(
+        self, dag_id: str | None, start: date, end: date, readable: Readable, *, operation: str | None = None
+    ) -> Sequence[OperationOfDay]:
+        """Return the figures of each operation and business date of a range, both ends inclusive, by date and name."""
+        return self._read(readable, lambda scope: operations(scope.of(dag_id), start, end, operation))
 
     def keys(
         self,

@@ -50,7 +50,7 @@ def _why(each: ExpectedOperation, day: date, runs: Mapping[str, Mapping[int, Any
         if not runs and done and done >= each.least:
             return None  # adopted
         return f"No try of {each.operation} has succeeded for {day}: it did not run, or it failed."
-    listed = max(sum(row.documents for row in run.values()) for run in complete)
+    listed = max(sum(row.documents - row.repeated for row in run.values()) for run in complete)
     if each.least and done == 0 and listed == 0:
         return f"{each.operation} ended well for {day}, but listed nothing."
     if max(done, listed) < each.least:
@@ -83,6 +83,7 @@ def _runs(
             run.c.map_length,
             run.c.outcome,
             run.c.documents,
+            run.c.repeated,
         )
         .where(
             run.c.business_date.in_(days),

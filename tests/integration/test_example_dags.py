@@ -239,7 +239,7 @@ def test_a_payment_that_is_listed_again_tomorrow_is_not_paid_again(
     friday = start_run(dag, logical_at=berlin("2026-01-30 14:00")).go()
     assert friday.result("send") == {
         "key_namespace": "payment_file", "operation": "send", "business_date": "2026-01-30", "documents": 3,
-        "executed": 1, "replayed": 2,
+        "executed": 1, "replayed": 2, "figures": {"listed": 3, "done": 3},
     }  # fmt: skip
     assert files(bank_folder) == [["E-1", "E-2"], ["E-3"]]
 

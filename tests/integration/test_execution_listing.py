@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 from datetime import timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -10,6 +13,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.acts import drops
+from airflow_guard.commands.main import main
+from airflow_guard.core.alerts.expected import ExpectedOperation
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import (
     DroppedBefore,
@@ -22,6 +27,8 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.expectations import Expected
 from airflow_guard.execution import session as execution
+from airflow_guard.reading.monitor import Monitor
+from airflow_guard.reading.nights import shortfalls
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, DAY, Books, Receiver, counts, failure, numbered
 from tests.processes import checkpoint
@@ -459,3 +466,81 @@ def test_d11_on_repeated_fail_refuses_it_before_the_first_effect(books: Books, a
     assert counts(books.run(books.pay, listed, try_number=2, on_repeated="fail", max_workers=4)) == {
         "executed": apart
     }
+
+
+# -- what they came to, in every place that says it -------------------------------------------------------
+
+
+def test_d11_d12_every_place_says_the_same_figures(
+    books: Books, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log of the task, its summary, the page of the day, ``show`` and ``export``."""
+
+    def post(document: str) -> None:
+        if document == "B":
+            raise Rejected("account closed")
+        if document == "C":
+            raise NotExecuted("closed")
+        books.receiver.call(document)
+
+    caplog.set_level("INFO")
+    expected = Expected(least=4, otherwise="warn")
+    books.run(post, ["A"], max_rejected=1)
+    report = books.run(post, ["A", "B", "C", "C"], try_number=2, max_rejected=1, expected=expected)
+    line = (
+        "3 listed = 1 done + 1 rejected + 1 failed; 1 ask = 1 replayed (1 by an earlier try of this task); 1 repeated; "
+        "at least 4 documents expected"
+    )
+    assert f"post of 2026-01-31: {line}" in caplog.messages
+    assert report.summary()["figures"] == {"listed": 3, "done": 1, "rejected": 1, "failed": 1}
+
+    day = Monitor(books.ledger, limit_s=60).day(books.dag_id, DAY, None)
+    assert day is not None
+    assert day.figures == report.figures
+    asked = ["show", books.dag_id, str(DAY), "--ledger", books.url]
+    capsys.readouterr()
+    assert main([*asked, "-o", "table"]) == 0
+    both = "2 asks = 1 executed + 1 replayed (1 by an earlier try of this task)"  # of both tries
+    assert (
+        line.replace("1 ask = 1 replayed (1 by an earlier try of this task)", both) in capsys.readouterr().out
+    )
+    assert main([*asked, "--figures", "-o", "json"]) == 0
+    [record] = json.loads(capsys.readouterr().out)
+    assert {name: record[name] for name in report.figures.parts()} == report.figures.parts()
+    found = [record[name] for name in ("listed", "asks", "executed", "own_replays", "repeated", "expected")]
+    assert found == [3, 2, 1, 1, 1, "at least 4 documents"]
+    assert main(["export", books.dag_id, "--start", str(DAY), "--figures", "--ledger", books.url]) == 0
+    [exported] = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    assert exported == {name: "" if value is None else str(value) for name, value in record.items()}
+
+
+def test_d12_show_says_that_a_listing_brought_nothing(
+    books: Books, capsys: pytest.CaptureFixture[str]
+) -> None:
+    books.run(books.pay, [], on_empty="allow")
+    capsys.readouterr()
+    assert main(["show", books.dag_id, str(DAY), "--ledger", books.url, "-o", "table"]) == 0
+    assert "post: 0 listed; 0 asks" in capsys.readouterr().out
+
+
+def test_d11_a_waived_document_is_told_from_a_done_one_in_every_place(books: Books) -> None:
+    def refuse(document: str) -> None:
+        raise Rejected("account closed")
+
+    books.run(refuse, ["A"])
+    books.resolve("A", "waive")
+    report = books.run(refuse, ["A"], try_number=2)
+    day = Monitor(books.ledger, limit_s=60).day(books.dag_id, DAY, None)
+    assert day is not None
+    assert (day.figures.waived, day.figures.done) == (1, 0)
+    assert day.figures == report.figures
+
+
+@pytest.mark.parametrize("listed", [["A", "B", "B"], ["A", "B"]])
+def test_d11_an_id_that_is_listed_twice_does_not_make_a_night_complete(
+    books: Books, listed: list[str]
+) -> None:
+    books.run(books.pay, listed)
+    wanted = ExpectedOperation(key_namespace=books.dag_id, operation="post", since=DAY, least=3)
+    short = shortfalls(books.database, wanted, [DAY])
+    assert "with 2 documents; at least 3 are expected" in short[DAY]

@@ -66,6 +66,7 @@ def test_each_document_is_executed_once_and_a_clear_replays(business: Business) 
         "business_date": "2025-03-31",
         "documents": 2,
         "executed": 2,
+        "figures": {"listed": 2, "done": 2},
     }
     run.clear().go(dag_of(business))
     assert run.states() == {"post": "success"}

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 
 from airflow_guard.acts import drops
 from airflow_guard.core.errors import LedgerError, NotExecuted, Rejected
+from airflow_guard.core.figures import Asks, Figures
 from airflow_guard.execution import session as execution
-from airflow_guard.reading.calendar_records import Asks, Figures
 from airflow_guard.reading.monitor import Monitor
 from tests.chaos import fixtures
 from tests.chaos.books import DATABASE, DAY, Books
@@ -137,6 +137,7 @@ def test_figures_add_up_wherever_a_try_is_killed(
         assert figures.done + figures.rejected + figures.failed + figures.in_doubt == len(documents)
         assert asks.executed == figures.done
         assert (asks.duplicates, asks.own_replays) == (0, again.own_replays)
+        assert again.figures == figures, "the task's log says what the page says"
 
         other = one.run(
             act(one, ends, in_database=in_database), documents, run_id="manual__1", run_type="manual", **rules
@@ -145,6 +146,7 @@ def test_figures_add_up_wherever_a_try_is_killed(
         assert figures.listed == len(documents)
         assert asks.duplicates == other.task_run_counts()["replayed"]
         assert asks.asks == asks.executed + asks.replayed + asks.blocked
+        assert other.figures == figures
         if figures.failed:
             drops.drop(
                 one.ledger, drops.Place(one.dag_id, "post", DAY), None, actor="ada", reason="not wanted"

@@ -76,7 +76,8 @@ def test_it_needs_no_airflow_and_leaves_pytest_alone() -> None:
 def test_a_second_run_does_not_pay_again(ledger: TestLedger, pay: Any, bank: list[str]) -> None:
     first = ledger.run(pay, documents=["A", "B"], business_date=DAY)
     assert (first.executed, first.replayed, first.error) == (2, 0, None)
-    assert first.summary == {"business_date": DAY, "documents": 2, "executed": 2}
+    figures = {"listed": 2, "done": 2}
+    assert first.summary == {"business_date": DAY, "documents": 2, "executed": 2, "figures": figures}
     assert first.result == first.summary
     second = ledger.run(pay, documents=lambda: iter(["A", "B", "C"]), business_date=DAY)
     assert (second.executed, second.replayed) == (1, 2)
