@@ -313,6 +313,24 @@ def own_date(facts: RunFacts) -> ResolvedDate | None:
     return None
 
 
+_FROM_INSTANT = re.compile(r"(?:start of the data interval|logical date) (\S+) in ")
+
+
+def own_instant(detail: str) -> datetime | None:
+    """Return the instant that the own date of a run was made from, of the detail that was stored beside its date.
+
+    >>> own_instant("previous_day() of 2026-01-31, the logical date 2026-01-31T02:00:00+00:00 in UTC")
+    datetime.datetime(2026, 1, 31, 2, 0, tzinfo=datetime.timezone.utc)
+
+    :param detail: of :class:`ResolvedDate`; ``None``: the date was not made from an instant.
+    """
+    found = _FROM_INSTANT.search(detail)
+    try:
+        return datetime.fromisoformat(found[1]) if found else None
+    except ValueError:
+        return None
+
+
 def _local(facts: RunFacts, at: datetime, source: DateSource, name: str) -> ResolvedDate:
     try:
         day = facts.local_date(at)
@@ -320,7 +338,7 @@ def _local(facts: RunFacts, at: datetime, source: DateSource, name: str) -> Reso
         raise BusinessDateError(
             f"The {name} of {facts}, {at.isoformat()}, has no date in its zone."
         ) from None
-    return ResolvedDate(day, source, f"{name} {at.isoformat()} in {_zone(facts.timezone)}")
+    return ResolvedDate(day, source, f"{name} {at.isoformat()} in {zone_name(facts.timezone)}")
 
 
 def _partition(facts: RunFacts) -> ResolvedDate | None:
@@ -360,6 +378,6 @@ def _partition(facts: RunFacts) -> ResolvedDate | None:
     return dated
 
 
-def _zone(zone: tzinfo) -> str:
+def zone_name(zone: tzinfo) -> str:
     """Name a zone as people write it."""
     return str(getattr(zone, "key", None) or getattr(zone, "name", None) or zone)

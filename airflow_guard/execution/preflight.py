@@ -21,6 +21,7 @@ from airflow_guard.store.overlap import done_once, done_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import date
 
     from airflow_guard.core.documents import Document
     from airflow_guard.core.guard import TaskIdentity
@@ -155,13 +156,27 @@ class DriftCheck:
                 found.add(_Candidate(row.task_id, row.key_namespace, row.operation, row.key_shape, other))
         self._own = own
         self._candidates = sorted(found, key=lambda each: (each.operation, each.task_id, each.text))
+        self._redated = self._dated_otherwise()
+
+    def _dated_otherwise(self) -> dict[date, str]:
+        """Return the dates near by of runs that would have the date of this one by the rule and zone of now, and by what
+        they were dated."""
+        space, task_try = self._try.space, self._try.task_try
+        if self._own is None or space.once_per == "document":
+            return {}
+        near = self._try.ledger.runs.neighbours(self._try.identity.dag_id, space.business_date, self._own)
+        return {
+            row.business_date: row.date_detail
+            for row in near
+            if task_try.date_of_then(row.date_detail) == space.business_date
+        }
 
     def check(self, documents: Sequence[Document]) -> None:
         """Refuse documents that would be executed, and were done under another shape.
 
         :raises KeyDrift: not retryable; says how to map the old key to the new one.
         """
-        if not self._candidates:
+        if not self._candidates and not self._redated:
             return
         rows = self._try.ledger.lookup(
             self._try.space.key_date, [document.key_hash for document in documents]
@@ -172,6 +187,12 @@ class DriftCheck:
             done = self._done(candidate, unknown, none_known=not known)
             if done:
                 raise KeyDrift(self._message(candidate, done))
+        for day, detail in self._redated.items() if unknown else ():
+            names = [document.name for document in unknown if document.name is not None]
+            key = (self._try.space.key_namespace, self._try.space.operation)
+            done = done_under(self._try.ledger.database, key, day, names or None, None)
+            if done:
+                raise KeyDrift(self._other_date(day, detail, done))
 
     def _done(
         self, candidate: _Candidate, unknown: Sequence[Document], *, none_known: bool
@@ -237,6 +258,18 @@ class DriftCheck:
         return (
             f"{space.describe(None)}: documents of {space.business_date} were done before under another key ({names}); "
             f"executing them again could be a second effect. {change}."
+        )
+
+    def _other_date(self, day: date, detail: str, done: Sequence[str | None]) -> str:
+        space = self._try.space
+        names = ", ".join("(whole run)" if name is None else name for name in done)
+        command = adopt_command(space.key_namespace, space.operation, ledger=self._try.spec.ledger)
+        return (
+            f"{space.describe(None)}: documents of {space.business_date} were done before under another date ({names}): a run "
+            f"was dated {day} ({detail}), which by the rule and zone of now would be {space.business_date}. Executing them "
+            "again could be a second effect. Put the rule (business_date=) and the DAG's time zone back. If the new date is "
+            f"to stay, list what was done by it in done.csv (business_date,document), and record it: {command}. "
+            f"{self._other_work()}."
         )
 
     def _other_identity(self, candidate: _Candidate) -> str:

@@ -13,6 +13,7 @@ from airflow_guard.airflow_compat import (
     outlet_events_of,
     triggers_may_ask_on_threads,
 )
+from airflow_guard.core.date_checks import date_of_then
 from airflow_guard.core.dates import NoBusinessDate, ResolvedDate, resolve_business_date
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import (
@@ -23,7 +24,7 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.expectations import expected_now
 from airflow_guard.core.keys import KeyShape, KeySpace, cycle_text
-from airflow_guard.core.run_facts import cycle_of_run
+from airflow_guard.core.run_facts import cycle_of_run, zone_name
 from airflow_guard.execution.preflight import check_date
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.hooks.connections import asks_airflow
@@ -267,6 +268,7 @@ class GuardedTry:
             date_source=self._date.source.value,
             date_detail=self._date.detail,
             map_length=map_length_of(self._context),
+            date_of_then=lambda detail: date_of_then(detail, self._facts, self._task.business_date),
         )
 
     def _shape(self) -> KeyShape:
@@ -276,7 +278,7 @@ class GuardedTry:
             documents=task.names_documents,
             document_key=self.spec.document_key,
             call_per=self.spec.call_per,
-            business_date=written_date(task.declared_date),
+            business_date=f"{written_date(task.declared_date)} in {zone_name(self._facts.timezone)}",
             partition=bool(self._facts.partition_key) and not cycle,
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,14 @@ from airflow_guard.store.events import told
 from airflow_guard.store.listed_table import COUNTS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
-    from airflow_guard.core.keys import KeySpace
+    from airflow_guard.core.keys import KeyShape, KeySpace
     from airflow_guard.store.database import LedgerDatabase
+
+
+_NEAR = 45
+"""Within so many days of a date its neighbours are looked for: a month and what its end may move by."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class TaskTry:
     :param key_shape: see :class:`airflow_guard.core.keys.KeyShape`.
     :param date_source: where the business date came from, see ``core.dates.DateSource``.
     :param map_length: how many instances Airflow made of a mapped task; ``None``: not mapped, or not known.
+    :param date_of_then: gives the date that an earlier run would have by the rule and zone of now, of the detail stored
+        beside its date; ``None``: that cannot be said.
     """
 
     identity: TaskIdentity
@@ -38,6 +44,7 @@ class TaskTry:
     date_source: str = "explicit"
     date_detail: str = ""
     map_length: int | None = None
+    date_of_then: Callable[[str], date | None] = field(default=lambda _: None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -209,6 +216,32 @@ class TaskRuns:
         row = self._db.read(lambda connection: connection.execute(found).first())
         due = aware(row.run_after_at) if row else None
         return (row.run_id, row.business_date, due) if row and due else None
+
+    def neighbours(self, dag_id: str, business_date: date, shape: KeyShape) -> list[Any]:
+        """Return distinct (business_date, key_shape, date_detail) of this operation's tries under another shape, on the
+        nearest dates before and after that have some: the same names, dated by another rule."""
+        run = self._run
+        mine = (run.c.dag_id == dag_id, run.c.key_shape.like(f"{shape.names}/%"))
+        least, most = (date.fromordinal(max(1, business_date.toordinal() + days)) for days in (-_NEAR, _NEAR))
+        before = sa.select(sa.func.max(run.c.key_date)).where(
+            *mine, run.c.key_date < business_date, run.c.key_date >= least
+        )
+        after = sa.select(sa.func.min(run.c.key_date)).where(
+            *mine, run.c.key_date > business_date, run.c.key_date <= most
+        )
+        found = (
+            sa.select(run.c.business_date, run.c.key_shape, run.c.date_detail)
+            .where(*mine, run.c.key_shape != shape.text, run.c.mode == "enforce", run.c.key_date != DATELESS)
+            .distinct()
+        )
+
+        def look(connection: sa.Connection) -> list[Any]:
+            dates = [
+                day for each in (before, after) if (day := connection.execute(each).scalar()) is not None
+            ]
+            return list(connection.execute(found.where(run.c.key_date.in_(dates))).all()) if dates else []
+
+        return self._db.read(look)
 
     def seen_from_start(self, dag_id: str, run_id: str, task_id: str) -> bool:
         """Return whether the ledger saw the first try of this task in this run. A later one may have been refused."""

@@ -12,9 +12,11 @@ from airflow_guard import (
     ConfigurationError,
     DateChangedError,
     IdempotentOperator,
+    KeyDrift,
     OtherRun,
     business_date_of,
     business_day,
+    business_month_end,
     from_asset_extra,
     month_end,
     previous_business_day,
@@ -363,3 +365,58 @@ def test_d06_events_of_nobody_knows_whom_are_never_the_same_work(business: Busin
     ]
     assert runs[0].last("post").state == "success"
     assert isinstance(failure(runs[1]), OtherRun)
+
+
+# -- D04: another rule, or another zone, makes no new work ---------------------------------------------------
+
+
+def test_d04_another_rule_does_not_settle_the_month_again(business: Business) -> None:
+    """31 January 2026 is a Saturday: by the new rule the same month has another end."""
+    old = dag_of(business, business_date=month_end(otherwise="previous"))
+    assert start_run(old, logical_at=datetime(2026, 2, 1, 4, tzinfo=UTC)).go().states() == {"post": "success"}
+    new = dag_of(business, business_date=business_month_end("DE", otherwise="previous"))
+    run = start_run(new, run_type="manual", logical_at=datetime(2026, 2, 2, 9, tzinfo=UTC)).go()
+    drift = failure(run)
+    assert isinstance(drift, KeyDrift)
+    for told in ("2026-01-30", "dated 2026-01-31 (month_end(otherwise='previous') of 2026-02-01", "(A)"):
+        assert told in str(drift)
+    assert len(business.rows()) == 1
+    # Its first advice.
+    run.clear().go(old)
+    assert isinstance(failure(run), DateChangedError) or run.states() == {"post": "success"}
+    again = start_run(old, run_type="manual", logical_at=datetime(2026, 2, 2, 10, tzinfo=UTC)).go()
+    assert again.states() == {"post": "success"}
+    assert len(business.rows()) == 1
+    # The next month has the same documents, and is its own work.
+    march = start_run(new, logical_at=datetime(2026, 3, 1, 4, tzinfo=UTC)).go()
+    assert march.states() == {"post": "success"}
+    assert [day for _, _, day in business.rows()] == ["2026-01-31", "2026-02-27"]
+
+
+@pytest.mark.parametrize("what", ["documents", "the run as a whole"])
+def test_d04_another_zone_does_not_post_the_day_again(business: Business, what: str) -> None:
+    """The run of 23:00 UTC belongs to the next day in Berlin."""
+
+    def book(business_date: date) -> None:
+        business.act("post", None, business_date)
+
+    whole: dict[str, Any] = {"document": None, "python_callable": book, "side_effect": "external"}
+    more = {} if what == "documents" else whole
+    old, new = dag_of(business, **more), dag_of(business, timezone="Europe/Berlin", **more)
+    start_run(old, logical_at=datetime(2026, 1, 30, 23, tzinfo=UTC)).go()
+    assert len(business.rows()) == 1
+    drift = failure(start_run(new, run_type="manual", logical_at=datetime(2026, 1, 31, 9, tzinfo=UTC)).go())
+    assert isinstance(drift, KeyDrift)
+    assert "time zone back" in str(drift)
+    assert len(business.rows()) == 1
+    tomorrow = start_run(new, logical_at=datetime(2026, 1, 31, 23, tzinfo=UTC)).go()
+    assert tomorrow.states() == {"post": "success"}, (
+        "the next day has the same documents, and is its own work"
+    )
+
+
+def test_d04_a_rule_that_gives_a_day_more_is_no_drift_for_the_next_run(business: Business) -> None:
+    start_run(dag_of(business, business_date=previous_day()), logical_at=JANUARY_10).go()
+    run = start_run(dag_of(business), logical_at=JANUARY_10 + timedelta(days=1)).go()
+    assert run.states() == {"post": "success"}
+    assert [day for _, _, day in business.rows()] == ["2025-01-09", "2025-01-11"]
