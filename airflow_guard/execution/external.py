@@ -302,6 +302,7 @@ class ExternalEffect:
     # -- callables that take ``effect`` ---------------------------------------------------------------------
 
     def _run_narrowed(self, unit: Unit) -> UnitResult:
+        pushes: Pushes | None = None
         window = EffectWindow(
             lambda: self._begin(unit), lambda: self._window_done(unit), () if unit.batch_id else self._safe
         )
@@ -310,7 +311,7 @@ class ExternalEffect:
                 value = self._try.callee.call({**unit.values(), "effect": window})
         except BaseException as error:
             if window.reached is Reached.DONE:
-                return self._follow_up_failed(unit, error)
+                return self._follow_up_failed(unit, error, pushes)
             inside = window.reached is Reached.INSIDE
             if not inside and not isinstance(error, Rejected):
                 return self._not_reached(unit, error)
@@ -355,11 +356,19 @@ class ExternalEffect:
             return UnitResult(unit, Outcome.FAILED, unrecorded(unit, error), unwritten=unwritten)
         return UnitResult(unit, Outcome.EXECUTED, problem, text)
 
-    def _follow_up_failed(self, unit: Unit, error: BaseException) -> UnitResult:
-        why = described(error)
+    def _follow_up_failed(self, unit: Unit, error: BaseException, pushes: Pushes | None) -> UnitResult:
+        why, pushed = described(error), None
+        if pushes is not None:
+            pushed = self._try.recorder.stored(unit, pushes, None, self._try.spec.result_max_bytes)
         try:
             self._try.ledger.end_follow_up(
-                unit.own, unit.hashes, outcome=None, failed=True, why=why, patience_s=PATIENCE_S
+                unit.own,
+                unit.hashes,
+                outcome=None,
+                failed=True,
+                why=why,
+                pushed=pushed,
+                patience_s=PATIENCE_S,
             )
         except Exception:
             log.exception("The failed follow-up could not be recorded; it shows as pending")

@@ -58,13 +58,17 @@ class Recorder:
         self._active: list[Call] = []
         self._calls: dict[tuple[int, str], Pushes] = {}
         self._last: dict[str, Pushes] = {}
+        self._to_go_on: dict[str, Pushes] = {}
         self._lock = threading.Lock()
         self.given: dict[str, Any] = {}
 
     @contextlib.contextmanager
-    def call(self, unit: Called) -> Iterator[Pushes]:
-        """Note what is pushed inside."""
-        call = Call(Pushes(unit.position, unit.task_run_id))
+    def call(self, unit: Called, *, goes_on: bool = False) -> Iterator[Pushes]:
+        """Note what is pushed inside.
+
+        :param goes_on: whether another call for the unit follows, which adds to it: its first effect is reversed before.
+        """
+        call = Call(self._to_go_on.pop(unit.text, Pushes(unit.position, unit.task_run_id)))
         token = self._current.set(call)
         self._active.append(call)
         try:
@@ -74,6 +78,8 @@ class Recorder:
             self._current.reset(token)
             if call.events is not None:
                 self._end_events(call)
+            if goes_on:
+                self._to_go_on[unit.text] = call.pushes
 
     def running(self) -> Call | None:
         """Return the call that asks: by its thread or coroutine, or because there is no other."""

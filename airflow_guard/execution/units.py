@@ -181,7 +181,10 @@ class FirstEffect:
             raise lost(unit.text, unit.generation)
         values = unit.values()
         again = {"idempotency_key": reversal_key(values["idempotency_key"])}
-        self._try.on_rerun.call({**values, **again, "previous_idempotency_key": unit.previous_keys, **more})
+        with self._try.recorder.call(unit, goes_on=True):
+            self._try.on_rerun.call(
+                {**values, **again, "previous_idempotency_key": unit.previous_keys, **more}
+            )
 
     # -- outside the ledger's database, each step committed on its own --------------------------------------
 

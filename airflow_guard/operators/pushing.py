@@ -74,10 +74,11 @@ class TaskRecorder(Recorder):
         return events
 
     def _end_events(self, call: Call) -> None:
-        call.pushes.events = changes(call.events_before, call.events)
+        found = changes(call.events_before, call.events)
+        call.pushes.events = [*call.pushes.events, *found]
         with self._lock:
             if self._so_far is not None:
-                apply(self._so_far, call.pushes.events)
+                apply(self._so_far, found)
 
     def _give_events(self, calls: list[Pushes]) -> None:
         for call in calls:

@@ -419,9 +419,9 @@ class Ledger:
         """
         s = self.statements
         statement = s.follow_up_failed if failed else s.follow_up_done
-        values: dict[str, Any] = {"token": own.token, "why": told(why)}
+        values: dict[str, Any] = {"token": own.token, "why": told(why), "pushed": pushed}
         if not failed:
-            values |= {"outcome": outcome, "pushed": pushed}
+            values["outcome"] = outcome
         target = FollowUp.FAILED if failed else FollowUp.NONE
 
         def work(connection: sa.Connection) -> bool:

@@ -403,8 +403,10 @@ class Statements:
         )
         """completed: follow-up pending → none, with the result."""
 
-        self.follow_up_failed = self._update(pending, follow_up=_constant(FollowUp.FAILED), error=why)
-        """completed: follow-up pending → failed."""
+        self.follow_up_failed = self._update(
+            pending, follow_up=_constant(FollowUp.FAILED), error=why, pushed=sa.bindparam("pushed")
+        )
+        """completed: follow-up pending → failed, with what was pushed before."""
 
     def _build_late_reports(self) -> None:
         why: Any = sa.bindparam("why")

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_guard import IdempotentOperator
+from airflow_guard import Database, External, IdempotentOperator
+from airflow_guard.commands.main import main
 from airflow_guard.decorators.idempotent import idempotent_task
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
+from tests.integration.holding import hold
+from tests.integration.test_operator_waiting import is_waiting, released_when
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import DAG
 
     from tests.integration.conftest import Business
+    from tests.processes import Worker
 
 pytestmark = databases("sqlite", "postgres_embedded", "mariadb")
 
@@ -234,6 +238,111 @@ def test_d07_several_outputs_of_a_decorated_function(business: Business) -> None
     again(run)
     assert seen == [("a.csv", 1)] * 2
     assert business.documents() == ["A"]
+
+
+# -- where the first run had more than one call, or more than one process ------------------------------------
+
+
+def person(business: Business, *words: str) -> None:
+    assert main([*words, "--reason", "ticket 77", "--yes", "--ledger", business.database.url]) == 0
+
+
+@pytest.mark.parametrize("call_per", ["document", "batch"])
+def test_d07_what_was_pushed_before_a_follow_up_failed_is_pushed_again(
+    business: Business, call_per: str
+) -> None:
+    from airflow.sdk import Asset
+
+    seen: list[Any] = []
+    book = Asset(f"book_{business.dag_id}")
+
+    def send(ti: Any, effect: Any, outlet_events: Any, **_: Any) -> str:
+        with effect:
+            business.act("act", "A")
+            ti.xcom_push("file_name", "a.csv")
+        outlet_events[book].extra["rows"] = 1
+        raise ValueError("the archive is full")
+
+    given = {"documents": ["A"], "call_per": call_per, "outlets": [book], "retries": 0}
+    run = start_run(dag_of(business, send, seen, **given), logical_at=MARCH_31).go()
+    assert run.states()["act"] == "failed"
+    [row] = business.ledger_rows()
+    person(business, "resolve", "--key", row.key_hash, "--followed-up")
+    again(run)
+    assert [pulled["file_name"] for pulled in seen] == ["a.csv"]
+    assert [extra["rows"] for extra in emitted(business)] == [1]
+    assert business.documents() == ["A"]
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["database", "external"])
+def test_d07_what_the_reversal_of_the_first_effect_pushed_is_pushed_again(
+    business: Business, inside: bool
+) -> None:
+    from airflow.sdk import Asset
+
+    seen: list[Any] = []
+    book = Asset(f"book_{business.dag_id}")
+
+    def reverse(document: str, ti: Any, outlet_events: Any) -> None:
+        ti.xcom_push("pair", "reversed")
+        ti.xcom_push("file_name", "overwritten by the second effect")
+        outlet_events[book].extra["reversed"] = document
+
+    def send(document: str, ti: Any, outlet_events: Any) -> str:
+        business.act("act", document)
+        ti.xcom_push("file_name", f"{len(business.documents())}.csv")
+        outlet_events[book].extra["sent"] = document
+        return "done"
+
+    def post(document: str, ti: Any, outlet_events: Any, connection: Any) -> str:
+        business.post(connection, "act", document, None)
+        ti.xcom_push("file_name", "2.csv" if seen else "1.csv")
+        outlet_events[book].extra["sent"] = document
+        return "done"
+
+    effect = Database(on_rerun=reverse) if inside else External(on_rerun=reverse)
+    dag = dag_of(
+        business, post if inside else send, seen, documents=["A"], side_effect=effect, outlets=[book]
+    )
+    run = start_run(dag, logical_at=MARCH_31).go()
+    person(business, "rerun", business.dag_id, "act", "--start", "2025-03-31")
+    again(run)
+    again(run)
+    assert business.documents() == ["A", "A"]
+    _, second, replay = seen
+    assert second == replay
+    assert (second["pair"], second["file_name"]) == ("reversed", "2.csv")
+    _, second, replay = emitted(business)
+    assert second == replay == {"business_date": "2025-03-31", "reversed": "A", "sent": "A"}
+
+
+@pytest.mark.usefixtures("short_deferrals")
+@pytest.mark.parametrize("deferrable", [False, True], ids=["in process", "deferred"])
+def test_d07_what_was_pushed_before_the_task_left_its_worker_is_there_after_it(
+    business: Business, start_worker: Callable[..., Worker], deferrable: bool
+) -> None:
+    from airflow.sdk import Asset
+
+    holder = start_worker(hold, url=business.database.url, dag_id=business.dag_id, documents=["A"])
+    holder.wait_for("at work")
+    seen: list[Any] = []
+    book = Asset(f"book_{business.dag_id}")
+
+    def send(document: str, ti: Any, outlet_events: Any) -> str:
+        business.act("act", document)
+        outlet_events[book].extra[document] = 1
+        return push(document, ti)
+
+    given = {"documents": ["A", "B"], "outlets": [book], "deferrable": deferrable, "poll_interval": 0.05}
+    released = released_when(holder, is_waiting(business))
+    run = start_run(dag_of(business, send, seen, **given), logical_at=MARCH_31).go()
+    released.join()
+    assert run.states()["act"] == "success"
+    again(run)
+    assert business.documents() == ["B"]
+    assert [(pulled["file_name"], pulled["B"]) for pulled in seen] == [("B.csv", {"of": "B"})] * 2
+    first, replay = emitted(business)
+    assert first == replay == {"business_date": "2025-03-31", "B": 1}
 
 
 # -- outlet events -------------------------------------------------------------------------------------------
