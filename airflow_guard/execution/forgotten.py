@@ -46,7 +46,8 @@ class Leftovers:
     """What earlier tries of this task in this run have left, without what this try has listed so far.
 
     A mapped task is one listing in parts, and a part may move to another instance when the run is cleared: what an instance
-    does not list any more is looked for again by those that begin later, as long as there are some.
+    does not list any more is looked for again by those that begin later, as long as there are some. So is what an instance has
+    left that is gone, since the mapping is shorter now.
     """
 
     def __init__(self, attempt: Attempt, store: ListedDocuments) -> None:
@@ -59,7 +60,9 @@ class Leftovers:
 
     def load(self) -> None:
         """Read what is left. Usually there is no earlier try, or nothing."""
-        self._tries = self._store.tries(self._try.identity, self._try.task_run_id)
+        self._tries = self._store.tries(
+            self._try.identity, self._try.task_run_id, self._try.task_try.map_length
+        )
         if self._try.resumed or self._tries not in ([], [self._try.task_run_id]):
             self._left = self._store.left(self._try.space, self._tries)
         self._noted = {key for key, left in self._left.items() if left.noted}

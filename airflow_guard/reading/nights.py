@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from airflow_guard.core.states import State
 from airflow_guard.reading.tries import listed_nothing
-from airflow_guard.store.dialects import age_s
+from airflow_guard.store.dialects import age_s, utc_now
 from airflow_guard.store.situations import constant
 from airflow_guard.store.task_runs import as_stored
 
@@ -139,22 +139,52 @@ def empty_listings(database: LedgerDatabase, deployment: str, since: datetime) -
 
 
 def left_alone(database: LedgerDatabase, deployment: str, age: timedelta) -> sa.Select[Any]:
-    """Return the read of operations and dates with failed documents that nobody has tried for so long."""
-    e = database.tables.execution
-    names = (e.c.key_namespace, e.c.operation, e.c.business_date, e.c.cycle)
+    """Return the read of operations and dates with documents that failed, or that were listed and never claimed, and that
+    nobody has tried for so long."""
+    each = sa.union_all(
+        _failed(database, deployment, age.total_seconds()),
+        _never_claimed(database, deployment, age.total_seconds()),
+    ).subquery("each_left")
+    names = (each.c.key_namespace, each.c.operation, each.c.business_date, each.c.cycle)
     return (
         sa.select(
             *names,
             sa.func.count().label("found"),
-            sa.func.min(e.c.finished_at).label("since"),
-            sa.func.min(e.c.document).label("first"),
-            sa.func.max(e.c.document).label("last"),
-        )
-        .where(
-            e.c.deployment == deployment,
-            e.c.attention == constant(State.FAILED),
-            age_s(e.c.finished_at) >= age.total_seconds(),
+            sa.func.min(each.c.since).label("since"),
+            sa.func.min(each.c.document).label("first"),
+            sa.func.max(each.c.document).label("last"),
         )
         .group_by(*names)
         .order_by(*names)
+    )
+
+
+def _failed(database: LedgerDatabase, deployment: str, age: float) -> sa.Select[Any]:
+    e = database.tables.execution
+    return sa.select(
+        e.c.key_namespace,
+        e.c.operation,
+        e.c.business_date,
+        e.c.cycle,
+        e.c.document,
+        e.c.finished_at.label("since"),
+    ).where(
+        e.c.deployment == deployment, e.c.attention == constant(State.FAILED), age_s(e.c.finished_at) >= age
+    )
+
+
+def _never_claimed(database: LedgerDatabase, deployment: str, age: float) -> sa.Select[Any]:
+    """Each document once, by the last try that listed it; one that works now is still to get to it."""
+    t = database.tables
+    listed, run, e, lease = t.listed, t.task_run, t.execution, t.lease
+    claimed = sa.exists().where(e.c.key_date == listed.c.key_date, e.c.key_hash == listed.c.key_hash)
+    alive = sa.exists().where(lease.c.task_run_id == run.c.id, lease.c.expires_at > utc_now())
+    names = (run.c.key_namespace, run.c.operation, run.c.business_date, run.c.cycle)
+    since = sa.func.max(sa.func.coalesce(run.c.ended_at, run.c.started_at))
+    return (
+        sa.select(*names, listed.c.document, since.label("since"))
+        .select_from(listed.join(run, run.c.id == listed.c.task_run_id))
+        .where(run.c.deployment == deployment, sa.not_(claimed), sa.not_(alive))
+        .group_by(*names, listed.c.key_hash, listed.c.document)
+        .having(age_s(since) >= age)
     )

@@ -46,10 +46,13 @@ class ListedDocuments:
         self._db = database
         self._listed = database.tables.listed
 
-    def tries(self, identity: TaskIdentity, until: int) -> list[int]:
+    def tries(self, identity: TaskIdentity, until: int, length: int | None = None) -> list[int]:
         """Return the tries of this task in this run up to one of them, oldest first; observing ones left nothing.
 
-        Of other instances of a mapped task: those of an instance that has ended well after several tries.
+        Of other instances of a mapped task: those of an instance that has ended well after several tries, and of one that
+        the task does not have any more, since its mapping is shorter now, or it is not mapped.
+
+        :param length: how many instances it has now; ``None``: it is not mapped, or that is not known.
         """
         run = self._db.tables.task_run
         found = (
@@ -63,15 +66,15 @@ class ListedDocuments:
             )
             .order_by(run.c.id)
         )
-        if identity.map_index < 0:
-            found = found.where(run.c.map_index == identity.map_index)
         of_instance: dict[int, list[Any]] = {}
         for row in self._db.read(lambda c: c.execute(found).all()):
             of_instance.setdefault(row.map_index, []).append(row)
         return sorted(
             row.id
             for index, rows in of_instance.items()
-            if index == identity.map_index or (len(rows) > 1 and rows[-1].outcome == "success")
+            if index == identity.map_index
+            or (len(rows) > 1 and rows[-1].outcome == "success")
+            or _is_gone(index, identity.map_index, length)
             for row in rows
         )
 
@@ -183,3 +186,10 @@ class ListedDocuments:
         claimed = sa.exists().where(e.c.key_date == t.c.key_date, e.c.key_hash == t.c.key_hash)
         gone = sa.delete(t).where(t.c.task_run_id == task_run_id, t.c.why.is_(None), claimed)
         self._db.write(lambda connection: connection.execute(gone))
+
+
+def _is_gone(index: int, own: int, length: int | None) -> bool:
+    """Return whether an instance of an earlier try is none that the task has now."""
+    if own < 0 or index < 0:
+        return index != own
+    return length is not None and index >= length

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_guard import ConfigurationError, DocumentError, IdempotentOperator
+from airflow_guard import ConfigurationError, DocumentError, Forgotten, IdempotentOperator
+from airflow_guard.commands.main import main
 from airflow_guard.operators.failures import GuardFailure
+from airflow_guard.reading.monitor import Monitor
+from airflow_guard.reading.watching import Watch
+from airflow_guard.store.ledger import Ledger
 from tests.airflow_runs import start_run
 from tests.databases import databases
+from tests.docs.shell import commands_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from airflow.sdk import DAG
 
+    from tests.airflow_runs import AirflowRun
     from tests.integration.conftest import Business
 
 pytestmark = databases("sqlite", "postgres_embedded")
@@ -139,6 +145,107 @@ def test_chunks_list_their_documents_by_a_callable(business: Business) -> None:
     run.clear().go(dag())
     assert [run.result("settle", index)["replayed"] for index in (0, 1)] == [5, 2]
     assert sorted(business.documents()) == [str(n) for n in range(7)]
+
+
+# -- D03: a mapping that is shorter, or gone, forgets nothing -------------------------------------------------
+
+
+def forgotten(run: AirflowRun, business: Business) -> str:
+    """Return the message of the instance that says what was forgotten, after asserting that nothing was done."""
+    [message] = {str(ended.cause) for ended in run.ended if isinstance(ended.cause, Forgotten)}
+    assert "failed" in run.states().values() or "up_for_retry" in run.states().values()
+    assert "c" not in business.documents()
+    return message
+
+
+def test_d03_a_shorter_mapping_does_not_forget_what_its_last_instance_left(business: Business) -> None:
+    run = start_run(mapped_over(business, ["a", "b", "c"], fails={"c"}), logical_at=MARCH_31).go()
+    assert run.states()["post[2]"] == "failed"
+    run.clear().go(mapped_over(business, ["a", "b"]))
+    assert "c (failed: RuntimeError: no account for c)" in forgotten(run, business)
+    # Listed again it is done.
+    run.clear().go(mapped_over(business, ["a", "b", "c"]))
+    assert set(run.states().values()) == {"success"}
+    assert sorted(business.documents()) == ["a", "b", "c"]
+    # And what is done is not missed.
+    run.clear().go(mapped_over(business, ["a"]))
+    assert {name: state for name, state in run.states().items() if state != "removed"} == {
+        "listing": "success",
+        "post[0]": "success",
+    }
+
+
+def test_d03_a_shorter_mapping_ends_well_once_a_person_has_dropped_it(business: Business) -> None:
+    run = start_run(mapped_over(business, ["a", "b", "c"], fails={"c"}), logical_at=MARCH_31).go()
+    run.clear().go(mapped_over(business, ["a", "b"]))
+    words = forgotten(run, business)
+    [command] = commands_of("airflow-guard drop" + words.partition("airflow-guard drop")[2])
+    command[command.index("…")] = "withdrawn"
+    assert main([*command[1:], "--ledger", business.database.url]) == 0
+    run.clear().go(mapped_over(business, ["a", "b"]))
+    assert {state for state in run.states().values() if state != "removed"} == {"success"}
+    assert sorted(business.documents()) == ["a", "b"]
+
+
+def test_d03_chunks_that_are_fewer_forget_none_of_their_documents(business: Business) -> None:
+    """The last chunk stopped at its first document: the others of it were never begun."""
+    from airflow.sdk import DAG, task
+
+    def chunked(chunks: list[list[str]], fails: set[str] | None = None) -> DAG:
+        with DAG(business.dag_id, schedule=None, start_date=START) as dag:
+
+            @task
+            def listing() -> list[dict[str, Any]]:
+                return [{"names": chunk} for chunk in chunks]
+
+            IdempotentOperator.partial(
+                task_id="post", python_callable=effect_of(business, fails), side_effect="database", retries=0,
+                documents=lambda names: names, stop_on_failure=True,
+            ).expand(op_kwargs=listing())  # fmt: skip
+        return dag
+
+    run = start_run(chunked([["a"], ["c", "d", "e"]], fails={"c"}), logical_at=MARCH_31).go()
+    assert run.states()["post[1]"] == "failed"
+    run.clear().go(chunked([["a"]]))
+    words = forgotten(run, business)
+    assert "3 documents" in words
+    run.clear().go(chunked([["a", "c", "d", "e"]]))
+    assert {state for state in run.states().values() if state != "removed"} == {"success"}
+    assert sorted(business.documents()) == ["a", "c", "d", "e"]
+
+
+def test_d03_a_task_that_is_not_mapped_any_more_forgets_nothing(business: Business) -> None:
+    from airflow.sdk import DAG
+
+    def plain(listed: list[str]) -> DAG:
+        with DAG(business.dag_id, schedule=None, start_date=START) as dag:
+            IdempotentOperator(
+                task_id="post",
+                python_callable=effect_of(business),
+                side_effect="database",
+                retries=0,
+                documents=listed,
+            )
+        return dag
+
+    run = start_run(mapped_over(business, ["a", "b", "c"], fails={"c"}), logical_at=MARCH_31).go()
+    run.clear().go(plain(["a", "b"]))
+    assert "c (failed" in forgotten(run, business)
+    run.clear().go(plain(["a", "b", "c"]))
+    assert sorted(business.documents()) == ["a", "b", "c"]
+
+
+def test_d03_a_mapping_over_nothing_is_told_by_the_day_and_by_the_watch(business: Business) -> None:
+    """No instance is left that could fail: Airflow skips the task."""
+    run = start_run(mapped_over(business, ["a", "c"], fails={"c"}), logical_at=MARCH_31).go()
+    run.clear().go(mapped_over(business, []))
+    assert "failed" not in run.states().values()
+    ledger = Ledger(business.ledger)
+    day = Monitor(ledger, limit_s=60).day(business.dag_id, MARCH_31.date(), None)
+    assert day is not None
+    assert (day.figures.failed, day.figures.done) == (1, 1)
+    [told] = Watch(ledger, "default").left(timedelta(0))
+    assert told.documents == ("c",)
 
 
 def test_a_mapped_group_takes_its_document_from_the_groups_argument(business: Business) -> None:

@@ -14,6 +14,7 @@ from airflow_guard import (
     ExpectedOperation,
     GuardWatchOperator,
     IdempotentOperator,
+    NotExecuted,
     ReconciliationSensor,
     Side,
     alert_on_failure,
@@ -387,3 +388,28 @@ def test_d03_the_watch_tells_of_failed_documents_that_nobody_tries_again(busines
     [told] = watch.left(timedelta(hours=24))
     assert told.documents == ("PAY-1", "PAY-2")
     assert "airflow-guard drop" in str(told.steps[0].command)
+
+
+@EVERYWHERE
+def test_d03_the_watch_tells_of_documents_that_were_listed_and_never_begun(business: Business) -> None:
+    def pay(document: str) -> None:
+        if document == "PAY-1":
+            raise NotExecuted("no rate")
+
+    with DAG(business.dag_id, schedule=None) as dag:
+        IdempotentOperator(
+            task_id="pay",
+            python_callable=pay,
+            documents=[f"PAY-{n}" for n in range(1, 1003)],
+            stop_on_failure=True,
+        )
+    start_run(dag, logical_at=JANUARY_30).go()
+    watch = Watch(Ledger(business.ledger), "default")
+    listed = business.ledger.tables.listed
+    with business.ledger.engine.connect() as connection:
+        noted = len(connection.execute(sa.select(listed)).all())
+    assert noted > 0
+    assert list(watch.left(timedelta(hours=24))) == []
+    make_older(business, "task_run", "ended_at", 25 * 3600)
+    [told] = watch.left(timedelta(hours=24))
+    assert len(told.documents) + told.more_documents == noted
