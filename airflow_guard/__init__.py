@@ -80,9 +80,9 @@ if TYPE_CHECKING:
     from airflow_guard.notifications.guard import GuardNotifier as GuardNotifier
     from airflow_guard.notifications.watch import GuardWatchOperator as GuardWatchOperator
     from airflow_guard.operators.duplicate_check import DuplicateCheckOperator as DuplicateCheckOperator
-    from airflow_guard.operators.failures import GuardFailure as GuardFailure
-    from airflow_guard.operators.failures import GuardRetry as GuardRetry
-    from airflow_guard.operators.failures import GuardTimeout as GuardTimeout
+    from airflow_guard.operators.endings import GuardFailure as GuardFailure
+    from airflow_guard.operators.endings import GuardRetry as GuardRetry
+    from airflow_guard.operators.endings import GuardTimeout as GuardTimeout
     from airflow_guard.operators.idempotent import IdempotentOperator as IdempotentOperator
     from airflow_guard.operators.rerun import GuardRerunOperator as GuardRerunOperator
     from airflow_guard.operators.run_context import business_date_of as business_date_of
@@ -92,37 +92,85 @@ if TYPE_CHECKING:
 _NAMES = {
     "airflow_guard.core.alerts.expected": ("ExpectedOperation",),
     "airflow_guard.core.dates": (
-        "business_day", "business_month_end", "from_asset_extra", "month_end", "previous_business_day", "previous_day",
+        "business_day",
+        "business_month_end",
+        "from_asset_extra",
+        "month_end",
+        "previous_business_day",
+        "previous_day",
         "same_day",
     ),
     "airflow_guard.core.effects": ("Database", "External"),
     "airflow_guard.core.errors": (
-        "AmountError", "BeforeHorizon", "BlockedError", "BothEmpty", "BreaksFound", "BusinessDateError", "CalendarError",
-        "ConfigurationError", "ContentChanged", "DateChangedError", "DocumentError", "DocumentsFailed",
-        "DroppedBefore", "DuplicateDocumentError", "DuplicateRefused", "FollowUpFailed", "Forgotten", "GuardError", "InDoubt",
-        "InDoubtUnsettled", "InProgressElsewhere", "KeyDrift", "LedgerBusy", "LedgerError",
-        "LedgerNotConfigured", "LedgerNotMigrated", "LedgerRefused", "LedgerUnavailable", "NeverCompared",
-        "NotExecuted", "NotGuardedThen", "OtherDeployment", "OtherRun", "OwnershipLost",
-        "ReconciliationError", "Rejected", "RepeatedDocument", "RerunRefused", "ResolutionError", "ResultError", "SideInvalid",
-        "SideUnavailable", "StaleResolution", "Stopped", "TooManyRejected", "TransactionError",
-        "UnexpectedListing", "UnknownCommit",
+        "AmountError",
+        "BeforeHorizon",
+        "BlockedError",
+        "BothEmpty",
+        "BreaksFound",
+        "BusinessDateError",
+        "CalendarError",
+        "ConfigurationError",
+        "ContentChanged",
+        "DateChangedError",
+        "DocumentError",
+        "DocumentsFailed",
+        "DroppedBefore",
+        "DuplicateDocumentError",
+        "DuplicateRefused",
+        "FollowUpFailed",
+        "Forgotten",
+        "GuardError",
+        "InDoubt",
+        "InDoubtUnsettled",
+        "InProgressElsewhere",
+        "KeyDrift",
+        "LedgerBusy",
+        "LedgerError",
+        "LedgerNotConfigured",
+        "LedgerNotMigrated",
+        "LedgerRefused",
+        "LedgerUnavailable",
+        "NeverCompared",
+        "NotExecuted",
+        "NotGuardedThen",
+        "OtherDeployment",
+        "OtherRun",
+        "OwnershipLost",
+        "ReconciliationError",
+        "Rejected",
+        "RepeatedDocument",
+        "RerunRefused",
+        "ResolutionError",
+        "ResultError",
+        "SideInvalid",
+        "SideUnavailable",
+        "StaleResolution",
+        "Stopped",
+        "TooManyRejected",
+        "TransactionError",
+        "UnexpectedListing",
+        "UnknownCommit",
     ),
     "airflow_guard.core.expectations": ("Expected",),
     "airflow_guard.reconciling.sides": ("Side",),
     "airflow_guard.decorators.typed": ("task",),
     "airflow_guard.notifications.callbacks": (
-        "alert_on_dag_failure", "alert_on_failure", "alert_on_recovery", "alert_on_retry", "alert_on_skipped",
+        "alert_on_dag_failure",
+        "alert_on_failure",
+        "alert_on_recovery",
+        "alert_on_retry",
+        "alert_on_skipped",
         "guard_defaults",
     ),
     "airflow_guard.notifications.guard": ("GuardNotifier",),
     "airflow_guard.notifications.watch": ("GuardWatchOperator",),
     "airflow_guard.operators.duplicate_check": ("DuplicateCheckOperator",),
-    "airflow_guard.operators.failures": ("GuardFailure", "GuardRetry", "GuardTimeout"),
+    "airflow_guard.operators.endings": ("GuardFailure", "GuardRetry", "GuardTimeout"),
     "airflow_guard.operators.idempotent": ("IdempotentOperator",),
     "airflow_guard.operators.rerun": ("GuardRerunOperator",),
     "airflow_guard.operators.run_context": ("business_date_of",),
     "airflow_guard.sensors.reconciliation": ("ReconciliationSensor",),
-}  # fmt: skip
+}
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604 - one list, not two that drift apart

@@ -21,7 +21,7 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
@@ -44,7 +44,7 @@ from airflow.sdk.definitions.mappedoperator import MappedOperator, OperatorParti
 if TYPE_CHECKING:
     from uuid import UUID
 
-    from airflow.sdk import DAG, Connection, Context, TaskGroup
+    from airflow.sdk import DAG, Connection, TaskGroup
     from airflow.sdk.configuration import conf
     from airflow.sdk.exceptions import (
         AirflowException,
@@ -102,14 +102,12 @@ __all__ = [
     "TaskDeferred",
     "XComArg",
     "await_answer",
-    "call_as_airflow",
     "conf",
     "count_stat",
     "default_args_of",
     "expanded_names",
     "hostname",
     "let_threads_talk",
-    "outlet_events_of",
     "put_question",
     "quiet_copy",
     "runs_in_this_process",
@@ -146,24 +144,6 @@ def expanded_names(operator: MappedOperator) -> frozenset[str] | None:
             return None
         names.update(instance)
     return frozenset(names)
-
-
-def outlet_events_of(context: Context) -> Any:
-    """Return the accessor of the asset events that a task will emit; its items have ``extra``."""
-    from airflow.sdk.execution_time.context import context_get_outlet_events
-
-    return context_get_outlet_events(context)
-
-
-def call_as_airflow(function: Callable[..., Any], outlet_events: Any, logger: Any) -> Callable[..., Any]:
-    """Return what calls a function as ``PythonOperator`` does: what a generator yields goes to the asset
-    events.
-
-    :param outlet_events: see :func:`outlet_events_of`.
-    """
-    from airflow.sdk.execution_time.callback_runner import create_executable_runner
-
-    return create_executable_runner(function, outlet_events, logger=logger).run
 
 
 def quiet_copy(connection: Connection, extra: Mapping[str, Any]) -> Connection:

@@ -35,7 +35,7 @@ def get_provider_info() -> dict[str, Any]:
         "triggers": [
             {"integration-name": "Airflow Guard", "python-modules": ["airflow_guard.triggers.ledger"]},
         ],
-        "extra-links": ["airflow_guard.operators.links.GuardLink"],
+        "extra-links": ["airflow_guard.operators.endings.GuardLink"],
         "notifications": ["airflow_guard.notifications.guard.GuardNotifier"],
         # Honoured from Airflow 3.2 on; on 3.1 the console script `airflow-guard` offers the same commands.
         "cli": ["airflow_guard.commands.airflow_commands.get_cli_commands"],

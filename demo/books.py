@@ -24,6 +24,7 @@ from sqlalchemy import (
     String,
     Table,
     TypeDecorator,
+    create_engine,
     func,
     insert,
     select,
@@ -36,9 +37,12 @@ from demo.statements import check_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
     from sqlalchemy import Connection, Dialect, Engine, Insert
     from sqlalchemy.types import TypeEngine
+
+    from demo.statements import Statement
 
 __all__ = ["BooksAudit", "audit_books", "balance", "create_books", "post_statement", "statement_posting"]
 
@@ -104,6 +108,19 @@ balance = Table(
     Column("transactions", Integer, nullable=False),
 )
 
+_line = Table(
+    "statement_line",
+    MetaData(),
+    Column("statement_no", String, primary_key=True),
+    Column("reference", String, primary_key=True),
+    Column("business_date", Date, nullable=False),
+    Column("account", String, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("amount", String, nullable=False),  # SQLite has no decimals
+)
+RECONCILIATION_DAG = "month_reconciliation"
+"""Compares the bank's lines with the postings."""
+
 
 def create_books(engine: Engine) -> None:
     """Create the tables where they do not exist.
@@ -111,6 +128,27 @@ def create_books(engine: Engine) -> None:
     :param engine: the business database (PostgreSQL, MariaDB or SQLite).
     """
     _metadata.create_all(engine)
+
+
+def deliver_lines(path: Path, statements: Iterable[Statement]) -> None:
+    """Write the bank's lines, as they were delivered, into a database file of their own."""
+    engine = create_engine(f"sqlite:///{path}")
+    rows = [
+        {
+            "statement_no": statement["statement_no"],
+            "reference": line["reference"],
+            "business_date": date.fromisoformat(statement["business_date"]),
+            "account": statement["account"],
+            "currency": statement["currency"],
+            "amount": line["amount"],
+        }
+        for statement in statements
+        for line in statement["lines"]
+    ]
+    with engine.begin() as connection:
+        _line.create(connection)
+        connection.execute(insert(_line), rows)
+    engine.dispose()
 
 
 def post_statement(payload: Mapping[str, Any], connection: Connection) -> dict[str, Any]:

@@ -18,13 +18,12 @@ from airflow_guard.core.errors import GuardError
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.migrate import migrate
 from airflow_guard.store.tables import Tables
-from demo.books import create_books
+from demo.books import RECONCILIATION_DAG, create_books, deliver_lines
 from demo.postgres import EmbeddedPostgres
 from demo.receiver import Receiver
 from demo.stack import AirflowStack
 from demo.statements import read_statements, write_month
 from demo.suppliers import deliver_payments
-from demo.tampering import RECONCILIATION_DAG, deliver_lines
 from demo.waiting import sizes
 
 if TYPE_CHECKING:

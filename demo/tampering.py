@@ -12,40 +12,26 @@ from datetime import date
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Column, Date, MetaData, String, Table, create_engine, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.errors import GuardError
 from airflow_guard.reconciling.rules import BreakType
 from airflow_guard.store.tables import Tables
-from demo.books import statement_posting
+from demo.books import RECONCILIATION_DAG, statement_posting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Sequence
 
     from sqlalchemy import Connection, Engine
 
     from demo.scene import Scene
-    from demo.statements import Statement
 
-__all__ = ["RECONCILIATION_DAG", "Found", "deliver_lines", "reconcile_month", "tamper"]
+__all__ = ["Found", "reconcile_month", "tamper"]
 
-RECONCILIATION_DAG = "month_reconciliation"
 _DAY, _LAST_DAY = date(2026, 1, 14), date(2026, 1, 31)
 _CENT = Decimal("0.01")
 _break = Tables().breaks
-
-_line = Table(
-    "statement_line",
-    MetaData(),
-    Column("statement_no", String, primary_key=True),
-    Column("reference", String, primary_key=True),
-    Column("business_date", Date, nullable=False),
-    Column("account", String, nullable=False),
-    Column("currency", String, nullable=False),
-    Column("amount", String, nullable=False),  # SQLite has no decimals
-)
 
 
 @dataclass(frozen=True)
@@ -80,27 +66,6 @@ class Found:
     def hits(self) -> int:
         """How much of what was done was named."""
         return len(self.injected & self.found)
-
-
-def deliver_lines(path: Path, statements: Iterable[Statement]) -> None:
-    """Write the bank's lines, as they were delivered, into a database file of their own."""
-    engine = create_engine(f"sqlite:///{path}")
-    rows = [
-        {
-            "statement_no": statement["statement_no"],
-            "reference": line["reference"],
-            "business_date": date.fromisoformat(statement["business_date"]),
-            "account": statement["account"],
-            "currency": statement["currency"],
-            "amount": line["amount"],
-        }
-        for statement in statements
-        for line in statement["lines"]
-    ]
-    with engine.begin() as connection:
-        _line.create(connection)
-        connection.execute(insert(_line), rows)
-    engine.dispose()
 
 
 def reconcile_month(scene: Scene) -> Found:

@@ -31,9 +31,9 @@ from airflow_guard.core.results import encode_result
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.reading import listing
 from airflow_guard.store import aliases, dialects
+from airflow_guard.store.by_keys import ByKeys
 from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.events import AuditEvent
-from airflow_guard.store.statements import ByKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -37,21 +37,67 @@ ORDER = (Severity.HIGH, Severity.MEDIUM, Severity.LOW)
 
 # By the names of classes, also of their bases: no provider is imported for it.
 _BY_CLASS: tuple[tuple[SideEffect, frozenset[str]], ...] = (
-    (SideEffect.NONE, frozenset({
-        "EmptyOperator", "BaseSensorOperator", "BaseBranchOperator", "BranchMixIn", "BranchPythonOperator",
-        "ShortCircuitOperator", "LatestOnlyOperator", "SQLCheckOperator", "BaseSQLCheckOperator", "BaseSQLOperatorCheck",
-        "SQLColumnCheckOperator", "SQLTableCheckOperator", "SQLValueCheckOperator", "SQLThresholdCheckOperator",
-        "ReconciliationSensor", "DuplicateCheckOperator", "HITLOperator", "GuardRerunOperator", WATCH,
-    })),
-    (SideEffect.EXTERNAL, frozenset({
-        "HttpOperator", "SimpleHttpOperator", "EmailOperator", "SFTPOperator", "SSHOperator", "TriggerDagRunOperator",
-        "SlackAPIPostOperator", "SlackWebhookOperator", "S3CreateObjectOperator", "LocalFilesystemToS3Operator",
-        "KafkaProducer", "ProduceToTopicOperator", "PublishToPubSubOperator", "SqsPublishOperator", "SnsPublishOperator",
-    })),
-    (SideEffect.DATABASE, frozenset({
-        "SQLExecuteQueryOperator", "SQLInsertRowsOperator", "PostgresOperator", "MySqlOperator", "GenericTransfer",
-    })),
-)  # fmt: skip
+    (
+        SideEffect.NONE,
+        frozenset(
+            {
+                "EmptyOperator",
+                "BaseSensorOperator",
+                "BaseBranchOperator",
+                "BranchMixIn",
+                "BranchPythonOperator",
+                "ShortCircuitOperator",
+                "LatestOnlyOperator",
+                "SQLCheckOperator",
+                "BaseSQLCheckOperator",
+                "BaseSQLOperatorCheck",
+                "SQLColumnCheckOperator",
+                "SQLTableCheckOperator",
+                "SQLValueCheckOperator",
+                "SQLThresholdCheckOperator",
+                "ReconciliationSensor",
+                "DuplicateCheckOperator",
+                "HITLOperator",
+                "GuardRerunOperator",
+                WATCH,
+            }
+        ),
+    ),
+    (
+        SideEffect.EXTERNAL,
+        frozenset(
+            {
+                "HttpOperator",
+                "SimpleHttpOperator",
+                "EmailOperator",
+                "SFTPOperator",
+                "SSHOperator",
+                "TriggerDagRunOperator",
+                "SlackAPIPostOperator",
+                "SlackWebhookOperator",
+                "S3CreateObjectOperator",
+                "LocalFilesystemToS3Operator",
+                "KafkaProducer",
+                "ProduceToTopicOperator",
+                "PublishToPubSubOperator",
+                "SqsPublishOperator",
+                "SnsPublishOperator",
+            }
+        ),
+    ),
+    (
+        SideEffect.DATABASE,
+        frozenset(
+            {
+                "SQLExecuteQueryOperator",
+                "SQLInsertRowsOperator",
+                "PostgresOperator",
+                "MySqlOperator",
+                "GenericTransfer",
+            }
+        ),
+    ),
+)
 _READS = re.compile(r"\s*(--[^\n]*\n\s*)*(select|with|show|explain)\b", re.IGNORECASE)
 _WRITES = re.compile(
     r"\b(insert|update|delete|merge|truncate|call|replace|create|drop|alter)\b", re.IGNORECASE
@@ -177,10 +223,13 @@ def audit(dags: Sequence[DagFacts], import_errors: Mapping[str, str] | None = No
     if any(each.task.guard for each in tasks) and not any(WATCH in each.task.classes for each in tasks):
         findings.append(
             AuditFinding(
-                Severity.LOW, None, None, "no DAG watches the ledger: a process that was killed tells nobody",
+                Severity.LOW,
+                None,
+                None,
+                "no DAG watches the ledger: a process that was killed tells nobody",
                 f"Schedule {WATCH}, or look every morning: airflow-guard show --state unfinished.",
             )
-        )  # fmt: skip
+        )
     findings.sort(key=lambda each: (ORDER.index(each.severity), each.dag_id or "", each.task_id or ""))
     return Audit(tasks, findings)
 
@@ -215,10 +264,13 @@ def _of_unguarded(audited: AuditedTask) -> list[AuditFinding]:
     )
     return [
         AuditFinding(
-            severity, dag.dag_id, task.task_id, f"{effect_said} and nothing stops a second execution{why}",
+            severity,
+            dag.dag_id,
+            task.task_id,
+            f"{effect_said} and nothing stops a second execution{why}",
             "If it posts, pays or sends: make it an IdempotentOperator. Until then retries=0.",
         )
-    ]  # fmt: skip
+    ]
 
 
 def _of_guarded(audited: AuditedTask) -> list[AuditFinding]:
@@ -229,24 +281,33 @@ def _of_guarded(audited: AuditedTask) -> list[AuditFinding]:
     if guard.mode == "observe":
         found.append(
             AuditFinding(
-                Severity.MEDIUM, dag.dag_id, task.task_id, 'mode="observe": it records, and holds nothing back',
+                Severity.MEDIUM,
+                dag.dag_id,
+                task.task_id,
+                'mode="observe": it records, and holds nothing back',
                 'Read what it would have blocked, then mode="enforce".',
             )
-        )  # fmt: skip
+        )
     if guard.side_effect is SideEffect.EXTERNAL and not guard.has_verify:
         found.append(
             AuditFinding(
-                Severity.LOW, dag.dag_id, task.task_id, "no verify: each doubt waits for a person",
+                Severity.LOW,
+                dag.dag_id,
+                task.task_id,
+                "no verify: each doubt waits for a person",
                 "External(verify=…, settle_after=…), if the receiver can be asked.",
             )
-        )  # fmt: skip
+        )
     if not task.retries:
         found.append(
             AuditFinding(
-                Severity.LOW, dag.dag_id, task.task_id, "retries=0: what a retry would finish waits for a person",
+                Severity.LOW,
+                dag.dag_id,
+                task.task_id,
+                "retries=0: what a retry would finish waits for a person",
                 "A guarded task can be retried: set retries.",
             )
-        )  # fmt: skip
+        )
     return found
 
 

@@ -135,34 +135,62 @@ class Consequence:
 
 CONSEQUENCES: Mapping[Decision, Consequence] = {
     Decision.HAPPENED: Consequence(
-        "resolve_happened", "resolve_happened", State.COMPLETED, "resolved as happened", together=True,
+        "resolve_happened",
+        "resolve_happened",
+        State.COMPLETED,
+        "resolved as happened",
+        together=True,
         meaning="It counts as done and is never executed again. No result is stored for it.",
     ),
     Decision.DID_NOT_HAPPEN: Consequence(
-        "resolve_not_happened", "resolve_not_happened", State.FAILED, "resolved as not happened", together=True,
+        "resolve_not_happened",
+        "resolve_not_happened",
+        State.FAILED,
+        "resolved as not happened",
+        together=True,
         meaning="The next run executes it. If it did happen after all, it happens twice.",
     ),
     Decision.WAIVE: Consequence(
-        "waive", "waive", State.COMPLETED, "waived", together=False,
+        "waive",
+        "waive",
+        State.COMPLETED,
+        "waived",
+        together=False,
         meaning="It counts as completed, without an effect of this task.",
     ),
     Decision.SEND_AGAIN: Consequence(
-        "send_again", "send_again", State.FAILED, "to be sent again", together=False,
+        "send_again",
+        "send_again",
+        State.FAILED,
+        "to be sent again",
+        together=False,
         meaning="The next run executes it again.",
     ),
     Decision.DROP: Consequence(
-        "drop", "drop", State.DROPPED, "dropped", together=False,
+        "drop",
+        "drop",
+        State.DROPPED,
+        "dropped",
+        together=False,
         meaning="It was not done, and is not to be. Listed again it is held back, until it is sent again.",
     ),
     Decision.FOLLOWED_UP: Consequence(
-        "follow_up_settled", "settle_follow_up", State.COMPLETED, "follow-up settled", together=True,
+        "follow_up_settled",
+        "settle_follow_up",
+        State.COMPLETED,
+        "follow-up settled",
+        together=True,
         meaning="The task no longer fails for it. The effect is not repeated.",
     ),
     Decision.CONTENT_STANDS: Consequence(
-        "content_accepted", "accept_content", None, "accepted for other content too", together=False,
+        "content_accepted",
+        "accept_content",
+        None,
+        "accepted for other content too",
+        together=False,
         meaning="What was done, or decided, counts for the content that was listed last, too. Nothing is executed.",
     ),
-}  # fmt: skip
+}
 
 
 def decisions_of(row: Standing) -> tuple[Decision, ...]:

@@ -194,34 +194,42 @@ def _of_runs(evidence: Evidence) -> Iterable[Finding]:
     runs, log = evidence.runs, "scheduling log"
     if not runs and not evidence.purged:
         yield Finding(
-            log, Cause.NEVER_RAN, "Airflow has no run for this date",
+            log,
+            Cause.NEVER_RAN,
+            "Airflow has no run for this date",
             "Look at the DAG's schedule, start_date and catchup, and whether it was paused. Then: airflow backfill create.",
-        )  # fmt: skip
+        )
     if len(runs) > 1:
         named = "; ".join(f"{run.run_id} ({_by(run)})" for run in runs[:_FIRST])
         yield Finding(
-            log, Cause.DUPLICATE_TRIGGERING, f"{len(runs)} runs for one date: {named}",
+            log,
+            Cause.DUPLICATE_TRIGGERING,
+            f"{len(runs)} runs for one date: {named}",
             "Somebody or something started the date again. Airflow allows it, so the task must bear it: guard it "
             "(IdempotentOperator). If both are new work, set cycle.",
-        )  # fmt: skip
+        )
     for run in runs:
         again = {each.task_id for each in run.tries if each.number > 1}
         tasks = {each.task_id for each in run.tries}
         if run.cleared and again and again == tasks:
             yield Finding(
-                log, Cause.RERUN_WHOLE, f"{run.run_id} was cleared {run.cleared} times, with all of its {len(tasks)} tasks",
+                log,
+                Cause.RERUN_WHOLE,
+                f"{run.run_id} was cleared {run.cleared} times, with all of its {len(tasks)} tasks",
                 "Clear the task that failed and what is downstream of it, not the run. A guarded batch repeats only the "
                 "documents that are not done.",
-            )  # fmt: skip
+            )
         elif again:
             tries = Counter(each.name for each in run.tries)
             named = ", ".join(f"{name} {count} tries" for name, count in sorted(tries.items()) if count > 1)
             how = f"cleared {run.cleared} times" if run.cleared else "retries"
             yield Finding(
-                log, Cause.DUPLICATE_EXECUTION, f"{run.run_id}: {named or ', '.join(sorted(again))} ({how})",
+                log,
+                Cause.DUPLICATE_EXECUTION,
+                f"{run.run_id}: {named or ', '.join(sorted(again))} ({how})",
                 "One run, several executions: each try runs the whole task again. Guard it (IdempotentOperator), or make it "
                 "retries=0 until it is.",
-            )  # fmt: skip
+            )
 
 
 def _by(run: Run) -> str:
@@ -249,12 +257,13 @@ def _overlaps(name: str, tries: Sequence[Try]) -> Iterable[Finding]:
             continue
         until = f"ended {first.ended_at:%H:%M:%S}" if first.ended_at else "has not ended"
         yield Finding(
-            "scheduling log", Cause.OVERLAP,
+            "scheduling log",
+            Cause.OVERLAP,
             f"{name}: a try on {first.host or 'an unknown host'} {until}, another began {second.started_at:%H:%M:%S} on "
             f"{second.host or 'an unknown host'}",
             "Two processes worked at once. No schedule prevents it (a lost heartbeat, a killed supervisor): only a claim in "
             "the ledger does.",
-        )  # fmt: skip
+        )
 
 
 def _too_long(name: str, tries: Sequence[Try], evidence: Evidence) -> Iterable[Finding]:
@@ -265,9 +274,11 @@ def _too_long(name: str, tries: Sequence[Try], evidence: Evidence) -> Iterable[F
         return
     if limit is not None and longest >= NEAR * limit:
         yield Finding(
-            "scheduling log", Cause.NEAR_TIMEOUT, f"{name} took {_said(longest)} of an execution_timeout of {_said(limit)}",
+            "scheduling log",
+            Cause.NEAR_TIMEOUT,
+            f"{name} took {_said(longest)} of an execution_timeout of {_said(limit)}",
             "Raise execution_timeout first: what is cut off is started again. Then make it faster.",
-        )  # fmt: skip
+        )
     heartbeat = evidence.heartbeat_timeout
     for each in tries:
         # A try that Airflow gave up ends as failed about one heartbeat timeout after its last sign of life.
@@ -275,11 +286,12 @@ def _too_long(name: str, tries: Sequence[Try], evidence: Evidence) -> Iterable[F
             if limit is not None and each.length >= NEAR * limit:
                 continue
             yield Finding(
-                "scheduling log", Cause.NEAR_HEARTBEAT,
+                "scheduling log",
+                Cause.NEAR_HEARTBEAT,
                 f"{name} try {each.number} failed after {_said(each.length)}; the heartbeat timeout is {_said(heartbeat)}",
                 "If its log ends without an error, Airflow gave up a process that may have worked on. Raise [scheduler] "
                 "task_instance_heartbeat_timeout first, then look at the host's memory and the API server.",
-            )  # fmt: skip
+            )
             return
 
 
@@ -309,9 +321,11 @@ def _of_ledger(evidence: Evidence) -> Iterable[Finding]:
     doubts = [key for key in evidence.keys if key.situation == "in doubt"]
     if doubts:
         yield Finding(
-            "ledger", Cause.IN_DOUBT, f"{len(doubts)} keys are in doubt: {_named(doubts)}",
+            "ledger",
+            Cause.IN_DOUBT,
+            f"{len(doubts)} keys are in doubt: {_named(doubts)}",
             "Ask the receiver, then: airflow-guard resolve --key …",
-        )  # fmt: skip
+        )
     open_ = [key for key in evidence.keys if key.situation not in ("done", "in doubt")]
     if open_:
         stand = ", ".join(
@@ -322,10 +336,11 @@ def _of_ledger(evidence: Evidence) -> Iterable[Finding]:
         )
     if evidence.replayed or evidence.blocked:
         yield Finding(
-            "ledger", Cause.HELD_BACK,
+            "ledger",
+            Cause.HELD_BACK,
             f"{evidence.replayed} keys were found done and replayed, {evidence.blocked} were held back",
             "None: they were not executed again.",
-        )  # fmt: skip
+        )
 
 
 def _of_rows(evidence: Evidence) -> Iterable[Finding]:
@@ -347,17 +362,21 @@ def _of_rows(evidence: Evidence) -> Iterable[Finding]:
     lost = sorted(done - set(evidence.rows))
     if lost:
         yield Finding(
-            "business rows", Cause.LOST, f"{len(lost)} documents: {', '.join(lost[:_FIRST])}",
+            "business rows",
+            Cause.LOST,
+            f"{len(lost)} documents: {', '.join(lost[:_FIRST])}",
             "Somebody has deleted them, or the table, key or date asked for is another. If they must be done again: "
             "airflow-guard rerun --key … --without-reversal --reason …",
-        )  # fmt: skip
+        )
     known = {key.document for key in evidence.keys}
     strange = sorted(set(evidence.rows) - known) if evidence.keys else []
     if strange:
         yield Finding(
-            "business rows", Cause.UNKNOWN_TO_LEDGER, f"{len(strange)} documents: {', '.join(strange[:_FIRST])}",
+            "business rows",
+            Cause.UNKNOWN_TO_LEDGER,
+            f"{len(strange)} documents: {', '.join(strange[:_FIRST])}",
             "They were written past the guard. Adopt what is right: airflow-guard adopt.",
-        )  # fmt: skip
+        )
 
 
 def _named(keys: Sequence[Key]) -> str:

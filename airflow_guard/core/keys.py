@@ -36,8 +36,13 @@ _KEY_HEX = 32
 _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0") | frozenset(
     map(chr, [*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0)])
 )
-_REFUSED_CATEGORIES = {"Cc": "a control", "Cf": "an invisible", "Cs": "a surrogate", "Zl": "a line-break",
-                       "Zp": "a line-break"}  # fmt: skip
+_REFUSED_CATEGORIES = {
+    "Cc": "a control",
+    "Cf": "an invisible",
+    "Cs": "a surrogate",
+    "Zl": "a line-break",
+    "Zp": "a line-break",
+}
 
 
 def normalise_document(value: object) -> str:
@@ -315,10 +320,18 @@ class KeyShape:
     @property
     def text(self) -> str:
         """What is stored, at most 250 characters."""
-        return "/".join([
-            self.names, self.once_per, self.cycle, self.what, self.document_key, self.call_per, str(self.normaliser),
-            self.business_date,
-        ])  # fmt: skip
+        return "/".join(
+            [
+                self.names,
+                self.once_per,
+                self.cycle,
+                self.what,
+                self.document_key,
+                self.call_per,
+                str(self.normaliser),
+                self.business_date,
+            ]
+        )
 
     @property
     def field(self) -> str | None:
@@ -347,9 +360,15 @@ class KeyShape:
     def renamed(self, space: KeySpace) -> KeyShape:
         """Return the shape under the names that the ledger has now."""
         return KeyShape(
-            _names(space), self.once_per, self.cycle, self.what, self.document_key, self.call_per, self.normaliser,
+            _names(space),
+            self.once_per,
+            self.cycle,
+            self.what,
+            self.document_key,
+            self.call_per,
+            self.normaliser,
             self.business_date,
-        )  # fmt: skip
+        )
 
     def describe(self) -> str:
         """Return what a person can compare."""

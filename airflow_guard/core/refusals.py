@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from airflow_guard.core.commands import rerun_command, resolve_command, show_command
-from airflow_guard.core.content import fields_of
-from airflow_guard.core.decisions import Decision
+from airflow_guard.core.content import content_id, fields_of
+from airflow_guard.core.decisions import (
+    DECISIONS_OF,
+    Decision,
+    Situation,
+    decisions_of,
+    explanation,
+    situation_of,
+)
 from airflow_guard.core.errors import (
     BlockedError,
     ContentChanged,
@@ -17,6 +24,8 @@ from airflow_guard.core.errors import (
     NotGuardedThen,
     OtherDeployment,
     OtherRun,
+    ResolutionError,
+    StaleResolution,
 )
 from airflow_guard.core.guard import Judgement, LedgerRow, Verdict
 from airflow_guard.core.results import UNSTORED
@@ -164,3 +173,61 @@ def _named(row: LedgerRow, fields: Sequence[str]) -> str:
 def rejected_before(row: LedgerRow) -> str:
     """Return why a rejected document is not sent again, as the explanation of a log line."""
     return f"rejected before by {row.done_by}: {row.error or 'no reason stored'}"
+
+
+def decision_refused(  # noqa: PLR0911 - a reason to refuse each
+    decision: Decision,
+    row: LedgerRow,
+    text: str,
+    *,
+    token: str,
+    content: str | None,
+    quiet_s: float,
+    ledger: str | None,
+) -> ResolutionError | None:
+    """Return why what somebody says of a key cannot be, ``None`` if it can.
+
+    :param row: as it is now.
+    :param text: the key as a person reads it.
+    :param token: of the attempt that was judged.
+    :param content: what ``content_stands`` is said of.
+    :param quiet_s: refused if the attempt gave a sign of life within so many seconds.
+    :param ledger: connection that the command in the message must name.
+    """
+    situation = situation_of(row)
+    look = f"Nothing was changed. Look at it: {show_command(row.key_hash, ledger=ledger)}"
+    if row.owner_token != token:
+        return StaleResolution(
+            f"{text}: the answer is about an earlier attempt (owner token {token}). {_now(row)} {look}"
+        )
+    if decision is Decision.CONTENT_STANDS:
+        return _content_refused(row, text, content, look)
+    if decision in decisions_of(row):
+        if row.last_sign_age_s >= quiet_s:
+            return None
+        return StaleResolution(f"{text}: its attempt has just given a sign of life. {look}")
+    if situation in (Situation.DONE, Situation.FAILED, Situation.DROPPED):
+        return StaleResolution(f"{text}: settled already. {_now(row)} {look}")
+    if situation in DECISIONS_OF and situation is not Situation.ABANDONED:
+        options = " or ".join(each.option for each in DECISIONS_OF[situation])
+        return ResolutionError(
+            f"{text} is {situation}, so {decision.option} does not apply: use {options}. Nothing was changed."
+        )
+    return ResolutionError(f"{text} cannot be resolved. {_now(row)} Nothing was changed.")
+
+
+def _content_refused(row: LedgerRow, text: str, judged: str | None, look: str) -> ResolutionError | None:
+    if Decision.CONTENT_STANDS not in decisions_of(row):
+        accepted = ": it was accepted already" if judged in map(content_id, row.accepted) else ""
+        return StaleResolution(
+            f"{text} has no other content that was listed and refused{accepted}. {_now(row)} {look}"
+        )
+    if row.content != judged:
+        return StaleResolution(f"{text} has been listed with yet another content since you looked. {look}")
+    return None
+
+
+def _now(row: LedgerRow) -> str:
+    situation = situation_of(row)
+    why = f", {row.error}" if row.error else ""
+    return f"It is now {situation} (attempt {row.attempt}, {row.done_by}{why}). {explanation(situation)}"

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.guard import TaskIdentity
     from airflow_guard.core.keys import KeySpace
     from airflow_guard.execution.spec import Callee, GuardSpec
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.port import LedgerPort, Settle
     from airflow_guard.store.task_runs import TaskTry
 
 log = logging.getLogger(__name__)
@@ -83,6 +83,7 @@ class Attempt:
     """What all parts of one try share. Made when the try begins, and made anew once the ledger has recorded it.
 
     :param ledger: migrated.
+    :param settle: settles in it what is in doubt.
     :param spec: the rules.
     :param task_try: who asks, with the resolved business date in its key space.
     :param callee: the user's callable.
@@ -98,7 +99,8 @@ class Attempt:
     :param resumed: whether the try goes on after a deferral: what it did before counts as executed.
     """
 
-    ledger: Ledger
+    ledger: LedgerPort
+    settle: Settle
     spec: GuardSpec
     task_try: TaskTry
     callee: Callee

@@ -370,11 +370,19 @@ class Classifier:
     def _event(self, kind: str, document: Document, row: LedgerRow | None, why: str) -> None:
         self.events.append(
             AuditEvent(
-                kind, self._try.space.describe(document.name), self._try.actor, why, self._try.space.key_date,
-                document.key_hash, row.attempt if row else None, row.owner_token if row else None, self._try.task_run_id,
-                row.state if row else None, row.state if row else None,
+                kind,
+                self._try.space.describe(document.name),
+                self._try.actor,
+                why,
+                self._try.space.key_date,
+                document.key_hash,
+                row.attempt if row else None,
+                row.owner_token if row else None,
+                self._try.task_run_id,
+                row.state if row else None,
+                row.state if row else None,
             )
-        )  # fmt: skip
+        )
 
     def _use_older_keys(self, documents: Sequence[Document]) -> None:
         """Let documents whose key an older normaliser made keep that key."""

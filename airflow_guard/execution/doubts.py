@@ -25,7 +25,6 @@ from airflow_guard.core.report import Outcome
 from airflow_guard.core.states import State
 from airflow_guard.core.texts import described
 from airflow_guard.execution.units import asked_by
-from airflow_guard.store import fail_overs, resolution
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -185,9 +184,7 @@ class DoubtSettler:
     def _freed_by_memory(self, key_date: date, row: LedgerRow) -> bool:
         if row.first_begun_age_s is None:
             return False
-        events = self._try.ledger.database.read(
-            lambda c: self._try.ledger.events.of_key(c, key_date, row.key_hash)
-        )
+        events = self._try.ledger.events_of(key_date, row.key_hash)
         settled = [
             event.actor for event in events if event.kind in ("resolve_happened", "resolve_not_happened")
         ]
@@ -232,10 +229,16 @@ class DoubtSettler:
         self, key_date: date, row: LedgerRow, decision: str, actor: str, reason: str, quiet_s: float = 0.0
     ) -> Settled:
         try:
-            resolution.resolve(
-                self._try.ledger, key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason,
-                quiet_s=quiet_s, ledger_name=self._try.spec.ledger,
-            )  # fmt: skip
+            self._try.settle(
+                key_date,
+                row.key_hash,
+                row.owner_token,
+                decision,
+                actor=actor,
+                reason=reason,
+                quiet_s=quiet_s,
+                ledger_name=self._try.spec.ledger,
+            )
         except ResolutionError as error:
             # Settled by somebody else meanwhile, or the attempt has come back to life: it is read again.
             log.info("%s", error)
@@ -338,7 +341,7 @@ class AfterFailOver:
         """The open fail-over that the claims of this try know of, see :meth:`Ledger.claim`."""
         if attempt.spec.database or attempt.spec.mode == "observe":
             return
-        self._fail_over = fail_overs.open_one(attempt.ledger.database)
+        self._fail_over = attempt.ledger.open_fail_over()
         self.newest = self._fail_over.id if self._fail_over else 0
         self._forgets = self._fail_over is not None and self._fail_over.may_forget(
             attempt.identity, compare_runs=attempt.compares_runs
@@ -352,15 +355,13 @@ class AfterFailOver:
             return set()
         forgotten = {document.key_hash for document in new} if self._forgets else set()
         hashes = [document.key_hash for document in known]
-        return forgotten | fail_overs.not_trusted(self._try.ledger, self._try.space.key_date, hashes)
+        return forgotten | self._try.ledger.not_trusted(self._try.space.key_date, hashes)
 
     def put_in_doubt(self, unit: Unit) -> set[str]:
         """Mark a claimed unit as in doubt since the fail-over, and return the keys that are no longer ours."""
         if self._fail_over is None:
             return set()
-        return fail_overs.put_in_doubt(
-            self._try.ledger, unit.own, unit.hashes, unit.batch_id, self._fail_over
-        )
+        return self._try.ledger.doubt_since(unit.own, unit.hashes, unit.batch_id, self._fail_over)
 
 
 def _changes(documents: Sequence[Document], rows: Sequence[LedgerRow]) -> list[list[str] | None]:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from airflow_guard.core.results import Pushes
     from airflow_guard.execution.attempt import Attempt, LeaseKeeper
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.port import LedgerPort
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class ExternalEffect:
         unit: Unit,
         write: Callable[[], bool],
         result: UnitResult,
-        lost: Callable[[Unit, Ledger], OwnershipLost] | None = None,
+        lost: Callable[[Unit, LedgerPort], OwnershipLost] | None = None,
     ) -> UnitResult:
         """Write an ending; if that fails, the unit counts as in doubt, which the row shows once its lease ends.
 

@@ -17,11 +17,12 @@ from airflow_guard.core.results import encode_result
 from airflow_guard.core.texts import described
 from airflow_guard.execution.units import FirstEffect, Unit, UnitResult, in_doubt, unrecorded
 from airflow_guard.execution.writer import PATIENCE_S
-from airflow_guard.store.business_transaction import BusinessTransaction, Ending
+from airflow_guard.store.business_transaction import Ending
 from airflow_guard.store.changes import BEGIN
 
 if TYPE_CHECKING:
     from airflow_guard.execution.attempt import Attempt, LeaseKeeper
+    from airflow_guard.store.business_transaction import BusinessTransaction
 
 
 class DatabaseEffect:
@@ -34,7 +35,7 @@ class DatabaseEffect:
 
     def run(self, unit: Unit) -> UnitResult:
         """Execute a unit in one transaction."""
-        transaction = BusinessTransaction(self._try.ledger, unit.own, unit.hashes)
+        transaction = self._try.ledger.transaction(unit.own, unit.hashes)
         text: str | None = None
         try:
             self._first.check(unit)

@@ -18,7 +18,6 @@ from airflow_guard.core.errors import (
 from airflow_guard.core.expectations import Tally
 from airflow_guard.core.report import Outcome
 from airflow_guard.execution.forgotten import Leftovers
-from airflow_guard.store.listed import ListedDocuments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -43,7 +42,7 @@ class Listed:
     def __init__(self, attempt: Attempt, expectation: Callable[[], Expected | None]) -> None:
         self._try = attempt
         self._expectation = expectation
-        self._store = ListedDocuments(attempt.ledger.database)
+        self._store = attempt.ledger.listed
         self._left = Leftovers(attempt, self._store)
         self._source: Iterator[list[Document]] = iter(())
         self._ahead: deque[list[Document]] | None = None

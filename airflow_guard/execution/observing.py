@@ -13,8 +13,6 @@ from airflow_guard.core.guard import LedgerRow, Verdict, changed_content, judge_
 from airflow_guard.core.keys import batch_id_of
 from airflow_guard.core.report import Outcome
 from airflow_guard.execution.spec import CLAIM_CHUNK
-from airflow_guard.store import resolution
-from airflow_guard.store.database import commit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,22 +62,23 @@ class Observer:
         if judge_state(row) is not Verdict.DOUBT:
             return
         try:
-            resolution.resolve(
-                self._try.ledger, self._try.space.key_date, row.key_hash, row.owner_token, "happened",
-                actor="observe mode", reason="executed again in observe mode, where nothing is held back",
+            self._try.settle(
+                self._try.space.key_date,
+                row.key_hash,
+                row.owner_token,
+                "happened",
+                actor="observe mode",
+                reason="executed again in observe mode, where nothing is held back",
                 ledger_name=self._try.spec.ledger,
-            )  # fmt: skip
+            )
         except ResolutionError as error:
             log.info("%s", error)
 
     def _invoke(self, values: dict[str, Any]) -> Any:
         if not self._try.spec.database:
             return self._try.callee.call({**values, "effect": contextlib.nullcontext()})
-        database = self._try.ledger.database
-        with database.business_engine.connect() as connection, connection.begin() as transaction:
-            value = self._try.callee.call({**values, "connection": connection})
-            commit(transaction, connection, database)
-        return value
+        with self._try.ledger.business() as connection:
+            return self._try.callee.call({**values, "connection": connection})
 
     def _values(self, members: Sequence[Observed]) -> dict[str, Any]:
         document, row, _ = members[0]

@@ -17,7 +17,6 @@ from airflow_guard.core.errors import DocumentError, KeyDrift
 from airflow_guard.core.keys import KeyShape, normalise_document
 from airflow_guard.core.states import State
 from airflow_guard.store.events import AuditEvent
-from airflow_guard.store.overlap import done_once, done_under
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from airflow_guard.core.documents import Document
     from airflow_guard.core.guard import TaskIdentity
     from airflow_guard.execution.attempt import Attempt
-    from airflow_guard.store.task_runs import TaskRuns
+    from airflow_guard.store.task_runs import RunDates
 
 log = logging.getLogger(__name__)
 _NAMED = 5
@@ -34,18 +33,19 @@ _DONE = frozenset({State.COMPLETED, State.IN_PROGRESS, State.IN_DOUBT, State.REJ
 
 
 def check_date(
-    runs: TaskRuns,
+    known: RunDates,
     facts: RunFacts,
     identity: TaskIdentity,
     business_date: dates.OperatorDate,
     resolved: ResolvedDate | NoBusinessDate,
-    warn: Callable[[str], None],
+    warn: Callable[[str], None] | None,
 ) -> None:
     """Compare the resolved date with what this run recorded before and with the run before it.
 
     A mapped instance whose date was written for it (``expand(business_date=…)``) is not compared: the instances of
     one task have several dates.
 
+    :param warn: takes what looks wrong; ``None``: it was said before.
     :raises DateChangedError: a cleared run now gives another date (not retryable).
     :raises BusinessDateError: the date lies more than a year in the future (not retryable).
     """
@@ -55,12 +55,12 @@ def check_date(
         and identity.map_index >= 0
     )
     if not own:
-        stored = runs.stored_date(identity.dag_id, identity.run_id, identity.task_id)
+        stored = known.stored_date(identity.dag_id, identity.run_id, identity.task_id)
         before = ResolvedDate(stored.date, DateSource(stored.source), stored.detail) if stored else None
         check_stored_date(
             resolved, before, dag_id=identity.dag_id, run_id=identity.run_id, task_id=identity.task_id
         )
-    if isinstance(resolved, NoBusinessDate):
+    if isinstance(resolved, NoBusinessDate) or warn is None:
         return
     for line in dates.date_warnings(facts, business_date, resolved):
         warn(line)
@@ -68,7 +68,7 @@ def check_date(
     if early:
         warn(early)
     if facts.run_type == "scheduled" and facts.run_after_at is not None:
-        previous = runs.previous_run(identity.dag_id, identity.task_id, facts.run_after_at)
+        previous = known.previous_run(identity.dag_id, identity.task_id, facts.run_after_at)
         line_ = repeated_or_jumped(
             DatedRun(previous[0], previous[1], previous[2]) if previous else None,
             facts,
@@ -142,10 +142,10 @@ class DriftCheck:
 
     def __init__(self, attempt: Attempt) -> None:
         self._try = attempt
-        runs, dag_id, shape = attempt.ledger.runs, attempt.identity.dag_id, attempt.task_try.key_shape
+        overlap, dag_id, shape = attempt.ledger.overlap, attempt.identity.dag_id, attempt.task_try.key_shape
         own = KeyShape.parse(shape)
-        rows = runs.other_shapes(dag_id, attempt.space.business_date, shape)
-        rows += runs.dateless_shapes(dag_id, shape)
+        rows = overlap.other_shapes(dag_id, attempt.space.business_date, shape)
+        rows += overlap.dateless_shapes(dag_id, shape)
         found = set()
         for row in rows:
             other = KeyShape.parse(row.key_shape)
@@ -164,7 +164,7 @@ class DriftCheck:
         space, task_try = self._try.space, self._try.task_try
         if self._own is None or space.once_per == "document":
             return {}
-        near = self._try.ledger.runs.neighbours(self._try.identity.dag_id, space.business_date, self._own)
+        near = self._try.ledger.overlap.neighbours(self._try.identity.dag_id, space.business_date, self._own)
         return {
             row.business_date: row.date_detail
             for row in near
@@ -190,7 +190,7 @@ class DriftCheck:
         for day, detail in self._redated.items() if unknown else ():
             names = [document.name for document in unknown if document.name is not None]
             key = (self._try.space.key_namespace, self._try.space.operation)
-            done = done_under(self._try.ledger.database, key, day, names or None, None)
+            done = self._try.ledger.overlap.done_under(key, day, names or None, None)
             if done:
                 raise KeyDrift(self._other_date(day, detail, done))
 
@@ -216,15 +216,18 @@ class DriftCheck:
         if candidate.shape.once_per == "date":
             return self._under(candidate, names)
         space = replace(
-            self._try.space, key_namespace=candidate.key_namespace, operation=candidate.operation, cycle="",
+            self._try.space,
+            key_namespace=candidate.key_namespace,
+            operation=candidate.operation,
+            cycle="",
             once_per="document",
-        )  # fmt: skip
-        return done_once(self._try.ledger.database, space, self._by(candidate), names)
+        )
+        return self._try.ledger.overlap.done_once(space, self._by(candidate), names)
 
     def _under(self, candidate: _Candidate, names: Sequence[str] | None) -> list[str | None]:
         date = self._try.space.business_date
         key = (candidate.key_namespace, candidate.operation)
-        return done_under(self._try.ledger.database, key, date, names, self._by(candidate))
+        return self._try.ledger.overlap.done_under(key, date, names, self._by(candidate))
 
     def _by(self, candidate: _Candidate) -> str | None:
         """Return the shape that tells the old work from the new where both have the same names."""
@@ -345,9 +348,36 @@ class Namesakes:
         log.warning(said)
         events = [
             AuditEvent(
-                "namesake", space.describe(each.name), self._try.actor, said, space.key_date, each.key_hash,
+                "namesake",
+                space.describe(each.name),
+                self._try.actor,
+                said,
+                space.key_date,
+                each.key_hash,
                 task_run_id=self._try.task_run_id,
             )
             for each in done[:_NAMED]
-        ]  # fmt: skip
-        self._try.ledger.write(lambda connection: self._try.ledger.events.write(connection, *events))
+        ]
+        self._try.ledger.tell(*events)
+
+
+class OtherKeys:
+    """Looks whether documents were done under other keys: those of a task's past, or those of another DAG."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._try = attempt
+        self._drift = DriftCheck(attempt)
+        self._namesakes = Namesakes(attempt)
+
+    def check(self, documents: Sequence[Document]) -> None:
+        """Warn of what another DAG has done, and refuse what this one has done under another shape of its keys.
+
+        :raises KeyDrift: see :meth:`DriftCheck.check`.
+        """
+        self._namesakes.look(documents)
+        try:
+            self._drift.check(documents)
+        except KeyDrift as error:
+            if self._try.spec.mode == "enforce":
+                raise
+            log.warning("observe: would have blocked %s", error)

@@ -68,7 +68,8 @@ class Recorder:
 
         :param goes_on: whether another call for the unit follows, which adds to it: its first effect is reversed before.
         """
-        call = Call(self._to_go_on.pop(unit.text, Pushes(unit.position, unit.task_run_id)))
+        before = self._to_go_on.pop(unit.text, None) if self._to_go_on else None
+        call = Call(before or Pushes(unit.position, unit.task_run_id))
         token = self._current.set(call)
         self._active.append(call)
         try:
@@ -96,8 +97,9 @@ class Recorder:
             if self._active:
                 log.warning(
                     "The XCom %r was pushed on a thread of its own, beside several calls: it is not known whose it is, and a "
-                    "replay will not give it again.", key,
-                )  # fmt: skip
+                    "replay will not give it again.",
+                    key,
+                )
             return
         with self._lock:
             self._last[key] = call.pushes

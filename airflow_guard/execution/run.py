@@ -25,7 +25,7 @@ from airflow_guard.execution.session import Session
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.execution.workers import STOPPED_BY_FAILURE, Workers
 from airflow_guard.execution.writer import GroupWriter, InlineWriter
-from airflow_guard.store import aliases
+from airflow_guard.store import resolution
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -81,6 +81,7 @@ class GuardedTask:
         self._expectation = expectation or self._as_the_rules_say
         self._try = Attempt(
             ledger,
+            partial(resolution.resolve, ledger),
             spec,
             task_try,
             callee,
@@ -194,7 +195,7 @@ class GuardedTask:
     def _prepare(self) -> str | None:
         """Use the names that the ledger has now, open the try, and return why unknown keys must not run."""
         ledger, task_try = self._try.ledger, self._try.task_try
-        names = aliases.resolve(ledger, task_try.space.key_namespace, task_try.space.operation)
+        names = ledger.names_now(task_try.space.key_namespace, task_try.space.operation)
         if names != (task_try.space.key_namespace, task_try.space.operation):
             log.info("%s is kept in the ledger as %s", task_try.space.describe(None), " / ".join(names))
             space = replace(task_try.space, key_namespace=names[0], operation=names[1])

@@ -13,10 +13,9 @@ from airflow_guard.core.report import Outcome
 from airflow_guard.execution.classify import Claimable, Classifier
 from airflow_guard.execution.doubts import AfterFailOver
 from airflow_guard.execution.observing import Observer
-from airflow_guard.execution.preflight import DriftCheck, Namesakes
+from airflow_guard.execution.preflight import OtherKeys
 from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.execution.units import Unit
-from airflow_guard.store import contents
 
 if TYPE_CHECKING:
     from airflow_guard.core.guard import LedgerRow
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from airflow_guard.execution.listed import Listed
     from airflow_guard.execution.workers import Workers
     from airflow_guard.store.changes import Ownership
-    from airflow_guard.store.ledger import Claimed
+    from airflow_guard.store.claims import Claimed
 
 log = logging.getLogger(__name__)
 MAX_EVENTS = 1000
@@ -43,8 +42,7 @@ class Session:
         self._after = AfterFailOver(attempt)
         self._classifier = classifier
         self._workers = workers
-        self._drift = DriftCheck(attempt)
-        self._namesakes = Namesakes(attempt)
+        self._other_keys = OtherKeys(attempt)
         self._observer = Observer(attempt)
         self._keeper = keeper
         self._gatherer = BatchGatherer(attempt)
@@ -97,7 +95,7 @@ class Session:
         for document, error in split.conflicting:
             outcomes[document.key_hash] = Outcome.FAILED
             self._try.report.add_error(Outcome.FAILED, document.name, error, figure="not_begun")
-        self._check_drift(split.unique)
+        self._other_keys.check(split.unique)
         self._classifier.again = self._listed.again
         claimable = self._classifier.classify(split.unique)
         self._gatherer.add(claimable)
@@ -112,15 +110,6 @@ class Session:
         self._observer.run(self._classifier.observed)
         self._classifier.observed.clear()
         self._write_events()
-
-    def _check_drift(self, documents: Sequence[Document]) -> None:
-        self._namesakes.look(documents)
-        try:
-            self._drift.check(documents)
-        except KeyDrift as error:
-            if self._try.spec.mode == "enforce":
-                raise
-            log.warning("observe: would have blocked %s", error)
 
     # -- claims ---------------------------------------------------------------------------------------------
 
@@ -169,9 +158,12 @@ class Session:
         return self._claim_and_run([], cleared) if cleared else {}
 
     def _claim(
-        self, new: Sequence[Document], known: Sequence[Document], reruns: Sequence[Document] = (),
+        self,
+        new: Sequence[Document],
+        known: Sequence[Document],
+        reruns: Sequence[Document] = (),
         keep_content: Collection[str] = (),
-    ) -> tuple[Ownership, dict[str, Claimed]]:  # fmt: skip
+    ) -> tuple[Ownership, dict[str, Claimed]]:
         own = self._try.new_ownership()
         everything = [*new, *known, *reruns]
         try:
@@ -222,9 +214,13 @@ class Session:
         return units
 
     def _unit(
-        self, own: Ownership, documents: Sequence[Document], won: dict[str, Claimed], reruns: Mapping[str, Rerun],
+        self,
+        own: Ownership,
+        documents: Sequence[Document],
+        won: dict[str, Claimed],
+        reruns: Mapping[str, Rerun],
         batch_id: str | None = None,
-    ) -> Unit:  # fmt: skip
+    ) -> Unit:
         claims = [won[document.key_hash] for document in documents]
         mine = (
             {key.key_hash: reruns[key.key_hash] for key in claims if key.key_hash in reruns} if reruns else {}
@@ -245,9 +241,7 @@ class Session:
         later = {key: claim.generation for key, claim in won.items() if claim.generation > 1}
         if not later:
             return {}
-        return self._try.ledger.database.read(
-            lambda c: self._try.ledger.reruns.of_claims(c, own.key_date, later)
-        )
+        return self._try.ledger.reruns_of_claims(own.key_date, later)
 
     # -- batches that must stay what they were --------------------------------------------------------------
 
@@ -314,12 +308,12 @@ class Session:
             self._classifier.block(document, row, error, Outcome.BLOCKED)
 
     def _write_events(self) -> None:
-        contents.offer(self._try.ledger, self._try.space.key_date, self._classifier.offers)
+        self._try.ledger.offer(self._try.space.key_date, self._classifier.offers)
         self._classifier.offers.clear()
         events = self._classifier.events[: max(0, MAX_EVENTS - self._events_written)]
         self._classifier.events.clear()
         if events:
-            self._try.ledger.write(lambda connection: self._try.ledger.events.write(connection, *events))
+            self._try.ledger.tell(*events)
             self._events_written += len(events)
 
 

@@ -29,9 +29,20 @@ CLAIM_CHUNK = 500
 """Keys per lookup and claim: large enough that round trips do not count, small enough for a short transaction."""
 
 INJECTED = (
-    "document", "payload", "documents", "batch_id", "business_date", "cycle", "idempotency_key", "attempt",
-    "generation", "previous_result", "previous_idempotency_key", "connection", "effect",
-)  # fmt: skip
+    "document",
+    "payload",
+    "documents",
+    "batch_id",
+    "business_date",
+    "cycle",
+    "idempotency_key",
+    "attempt",
+    "generation",
+    "previous_result",
+    "previous_idempotency_key",
+    "connection",
+    "effect",
+)
 """Names that a callable may take besides the Airflow context."""
 
 _CHOICES: Mapping[str, tuple[str, ...]] = {

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from airflow_guard.execution.attempt import Attempt
     from airflow_guard.execution.writer import Mark
     from airflow_guard.store.changes import Ownership
-    from airflow_guard.store.ledger import Claimed, Ledger
+    from airflow_guard.store.claims import Claimed
+    from airflow_guard.store.port import LedgerPort
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +212,7 @@ class FirstEffect:
         self._try.ledger.write(lambda c: self._mark(c, unit, Reversal.NONE), patience_s=patience_s)
 
     def _mark(self, connection: sa.Connection, unit: Unit, reversal: Reversal) -> None:
-        self._try.ledger.reruns.mark_reversal(connection, unit.own.key_date, self.left(unit), reversal)
+        self._try.ledger.mark_reversal(connection, unit.own.key_date, self.left(unit), reversal)
 
 
 # -- what became of it, in words ------------------------------------------------------------------------------
@@ -245,24 +246,24 @@ def unstored(unit: Unit, why: str) -> ResultError:
     )
 
 
-def not_ours(unit: Unit, ledger: Ledger) -> OwnershipLost:
+def not_ours(unit: Unit, ledger: LedgerPort) -> OwnershipLost:
     """Return the error for an effect that happened while its key went to another attempt, or was settled."""
     return _lost(unit, ledger, "executed, but", "It may have happened twice; compare with the receiver.")
 
 
-def ended_elsewhere(unit: Unit, ledger: Ledger) -> OwnershipLost:
+def ended_elsewhere(unit: Unit, ledger: LedgerPort) -> OwnershipLost:
     """Return the error for an effect that may have happened while its key went to another attempt, or was settled."""
     return _lost(
         unit, ledger, "ended inside its effect, and", "It may have happened twice; compare with the receiver."
     )
 
 
-def taken(unit: Unit, ledger: Ledger) -> OwnershipLost:
+def taken(unit: Unit, ledger: LedgerPort) -> OwnershipLost:
     """Return the error for a key that went to another attempt, or was settled, before anything was done here."""
     return _lost(unit, ledger, "nothing was executed here, and", "")
 
 
-def _lost(unit: Unit, ledger: Ledger, here: str, then: str) -> OwnershipLost:
+def _lost(unit: Unit, ledger: LedgerPort, here: str, then: str) -> OwnershipLost:
     return OwnershipLost(
         f"{unit.text}: {here} the key is no longer this attempt's: "
         f"{ledger.let_go_by(unit.own, unit.hashes[0])}. {then}{' ' if then else ''}See: "

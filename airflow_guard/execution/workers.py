@@ -54,8 +54,8 @@ class Workers:
         self._keep_doubt = keep_doubt
         self._effect = effect
         self._writer = writer
-        spec, dialect = attempt.spec, attempt.ledger.database.dialect
-        self._threads = 1 if spec.database and dialect == "sqlite" else spec.max_workers
+        alone = attempt.spec.database and attempt.ledger.one_writer
+        self._threads = 1 if alone else attempt.spec.max_workers
         self._pending: list[UnitResult] = []
         self.result_error: BaseException | None = None
 

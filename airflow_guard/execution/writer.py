@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.port import LedgerPort
 
 PATIENCE_S = 300.0
 """How long a completion is tried when the ledger is down: the effect has happened and must be recorded. Begin marks
@@ -51,9 +51,16 @@ class Mark:
     )
 
     def __init__(
-        self, own: Ownership, key_hash: str, *, begins: bool, outcome: str | None = None,
-        follow_up: FollowUp = FollowUp.NONE, why: str | None = None, pushed: str | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        own: Ownership,
+        key_hash: str,
+        *,
+        begins: bool,
+        outcome: str | None = None,
+        follow_up: FollowUp = FollowUp.NONE,
+        why: str | None = None,
+        pushed: str | None = None,
+    ) -> None:
         self.own = own
         self.key_hash = key_hash
         self.begins = begins
@@ -95,9 +102,15 @@ class Writer(Protocol):
     def begin(self, own: Ownership, key_hash: str) -> None: ...
 
     def complete(
-        self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
-        why: str | None = None, pushed: str | None = None,
-    ) -> Mark: ...  # fmt: skip
+        self,
+        own: Ownership,
+        key_hash: str,
+        outcome: str | None,
+        *,
+        follow_up: FollowUp = FollowUp.NONE,
+        why: str | None = None,
+        pushed: str | None = None,
+    ) -> Mark: ...
 
     def flush(self) -> None: ...
 
@@ -111,7 +124,7 @@ class InlineWriter:
     :param ledger: where to write.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LedgerPort) -> None:
         self._groups = _Groups(ledger)
         self._pending: list[Mark] = []
 
@@ -140,9 +153,15 @@ class InlineWriter:
             raise OwnershipLost(_TAKEN)
 
     def complete(
-        self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
-        why: str | None = None, pushed: str | None = None,
-    ) -> Mark:  # fmt: skip
+        self,
+        own: Ownership,
+        key_hash: str,
+        outcome: str | None,
+        *,
+        follow_up: FollowUp = FollowUp.NONE,
+        why: str | None = None,
+        pushed: str | None = None,
+    ) -> Mark:
         """Keep one completion for the next commit."""
         mark = Mark(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why, pushed=pushed)
         self._pending.append(mark)
@@ -161,7 +180,7 @@ class GroupWriter:
     :param ledger: where to write.
     """
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LedgerPort) -> None:
         self._groups = _Groups(ledger)
         self._queue: queue.SimpleQueue[Mark | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="airflow-guard-writer", daemon=True)
@@ -185,9 +204,15 @@ class GroupWriter:
             raise OwnershipLost(_TAKEN)
 
     def complete(
-        self, own: Ownership, key_hash: str, outcome: str | None, *, follow_up: FollowUp = FollowUp.NONE,
-        why: str | None = None, pushed: str | None = None,
-    ) -> Mark:  # fmt: skip
+        self,
+        own: Ownership,
+        key_hash: str,
+        outcome: str | None,
+        *,
+        follow_up: FollowUp = FollowUp.NONE,
+        why: str | None = None,
+        pushed: str | None = None,
+    ) -> Mark:
         """Queue one completion."""
         mark = Mark(own, key_hash, begins=False, outcome=outcome, follow_up=follow_up, why=why, pushed=pushed)
         self._queue.put(mark)
@@ -228,9 +253,9 @@ class GroupWriter:
 class _Groups:
     """Writes groups of marks, and tells each what became of it."""
 
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: LedgerPort) -> None:
         self._ledger = ledger
-        self._directly = ledger.database.at_once()
+        self._directly = ledger.at_once()
 
     def close(self) -> None:
         """Give the connection back."""
@@ -286,9 +311,15 @@ class _Groups:
             lost |= self._apply_plain(connection, own, [mark for mark in done if mark.is_plain])
             for mark in done:
                 if not mark.is_plain and self._ledger.apply(
-                    connection, own, COMPLETE, [mark.key_hash],
-                    outcome=mark.outcome, follow=mark.follow_up.value, why=mark.why, pushed=mark.pushed,
-                ):  # fmt: skip
+                    connection,
+                    own,
+                    COMPLETE,
+                    [mark.key_hash],
+                    outcome=mark.outcome,
+                    follow=mark.follow_up.value,
+                    why=mark.why,
+                    pushed=mark.pushed,
+                ):
                     lost.add(id(mark))
             begins = {mark.key_hash: id(mark) for mark in mine if mark.begins}
             if begins:

@@ -1,4 +1,4 @@
-"""One function per connection type: an Airflow connection becomes the ledger's database.
+"""One function per connection type: an Airflow connection becomes the ledger's database, or that of a side.
 
 All that the connection says about TLS and authentication counts. PostgreSQL goes through Airflow's own hook;
 MySQL and SQLite do not need their providers.
@@ -9,20 +9,22 @@ from __future__ import annotations
 import hashlib
 import json
 import ssl
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.airflow_compat import AirflowException, quiet_copy
+from airflow_guard.airflow_compat import AirflowException, AirflowNotFoundException, quiet_copy
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.store.database import LedgerDatabase
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from airflow.sdk import Connection
 
+    from airflow_guard.reconciling.sides import Side
     from airflow_guard.store.tables import Tables
 
 MAX_CONNECTIONS = 8
@@ -63,6 +65,35 @@ def engine_of(connection: Connection) -> sa.Engine:
         return _engine_of_hook(connection)
     url, creator = maker(connection)
     return sa.create_engine(url, poolclass=sa.NullPool, **({} if creator is None else {"creator": creator}))
+
+
+@contextmanager
+def side_engines(sides: Sequence[Side]) -> Iterator[list[sa.Engine]]:
+    """Give an engine for each side; sides of one connection share one, so that they can share a snapshot.
+
+    :raises ConfigurationError: a connection does not exist, or has no engine. A retry does not help.
+    """
+    engines: dict[str, sa.Engine] = {}
+    try:
+        for side in sides:
+            if side.conn_id not in engines:
+                engines[side.conn_id] = _engine_of_side(side.conn_id)
+        yield [engines[side.conn_id] for side in sides]
+    finally:
+        for engine in engines.values():
+            engine.dispose()
+
+
+def _engine_of_side(conn_id: str) -> sa.Engine:
+    from airflow.sdk import BaseHook
+
+    try:
+        return engine_of(BaseHook.get_connection(conn_id))
+    except AirflowNotFoundException as error:
+        raise ConfigurationError(
+            f"There is no connection {conn_id!r}, which a side of the reconciliation names. Create it, or correct "
+            "the name."
+        ) from error
 
 
 def _engine_of_hook(connection: Connection) -> sa.Engine:
@@ -206,9 +237,12 @@ def _url(driver: str, connection: Connection) -> sa.URL:
     """Return a URL for messages and for the choice of dialect; the creator connects, so it needs no
     password."""
     return sa.URL.create(
-        driver, username=connection.login or None, host=connection.host or None, port=connection.port or None,
+        driver,
+        username=connection.login or None,
+        host=connection.host or None,
+        port=connection.port or None,
         database=connection.schema or None,
-    )  # fmt: skip
+    )
 
 
 _MAKERS: Mapping[str, Callable[[Any], tuple[sa.URL, Callable[[], Any] | None]]] = {

@@ -20,7 +20,7 @@ from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.notifications.callback_context import CallbackContext
 from airflow_guard.notifications.delivery import EVERYBODY, Desk, Due, Transport, deliver, routes_of
-from airflow_guard.operators.failures import GuardRetry, as_airflow
+from airflow_guard.operators.endings import GuardRetry, as_airflow
 from airflow_guard.reading.watching import WATCHED, Watch
 from airflow_guard.store.alerts import Alerts
 

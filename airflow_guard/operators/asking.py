@@ -49,6 +49,59 @@ class AskedDoubts(TypedDict):
     keys: list[list[str]]
 
 
+@dataclass(frozen=True)
+class Desk:
+    """Puts questions of a task to people, and ends its process until there is an answer.
+
+    :param context: Airflow's.
+    """
+
+    context: Context
+
+    def put(self, question: Question) -> ShownQuestion:
+        """Show a question in the Airflow UI, and return what is shown: perhaps an older one."""
+        return put_question(
+            self.context["ti"].id,
+            subject=question.subject,
+            body=question.body,
+            options=question.options,
+            fields=question.fields,
+        )
+
+    def open_again(self, question: Question, told: Mapping[str, Any]) -> None:
+        """Open a question once more, if its time is not over. Airflow shows it as it was, so that its words do not matter.
+
+        :param told: see :meth:`wait`.
+        """
+        if datetime.fromisoformat(told["until"]) > datetime.now(UTC):
+            self.put(question)
+            log.warning("The question is open again.")
+            self.wait(question, told)
+
+    def wait(self, question: Question, told: Mapping[str, Any]) -> NoReturn:
+        """End this process until there is an answer, or until it is too late for one.
+
+        :param told: travels with the question; ``until`` says when it ends, ISO 8601.
+        """
+        left = datetime.fromisoformat(told["until"]) - datetime.now(UTC)
+        await_answer(
+            self.context["ti"].id,
+            options=question.options,
+            fields=question.fields,
+            method_name="execute_answered",
+            kwargs={"asked": dict(told)},
+            timeout=max(left, timedelta(seconds=1)),
+        )
+
+    def tell(self, words: str) -> None:
+        """Let the alerts of the task tell that it asks: Airflow calls back only when a task has ended."""
+        callbacks = getattr(self.context["task"], "on_failure_callback", None) or ()
+        for callback in callbacks if isinstance(callbacks, (list, tuple)) else (callbacks,):
+            tell = getattr(callback, "tell_question", None)
+            if tell is not None:
+                tell(self.context, words)
+
+
 def may_ask(attempt: GuardedTry, report: Report) -> bool:
     """Return whether a person has to be asked: nothing else that this task could still do by itself is left."""
     if not (attempt.spec.asks and report.doubt_count) or report.problem is not None or attempt.is_stopped():
@@ -70,16 +123,14 @@ def may_ask(attempt: GuardedTry, report: Report) -> bool:
 
 
 @dataclass(frozen=True)
-class DoubtDesk:
+class DoubtDesk(Desk):
     """Asks about the effects of one task try, and takes the answer.
 
     :param attempt: open.
-    :param context: Airflow's.
     :param task_run_id: the try's id in the ledger.
     """
 
     attempt: GuardedTry
-    context: Context
     task_run_id: int
 
     def ask(self, report: Report) -> None:
@@ -100,7 +151,7 @@ class DoubtDesk:
             until=until,
             redact=without_known_secrets,
         )
-        shown = self._put(question).fields
+        shown = self.put(question).fields
         asked = [key for key in keys if key.field_name in shown]
         others = [key for key in keys if key.field_name not in shown]
         if others:
@@ -124,11 +175,15 @@ class DoubtDesk:
             f"a person is asked, until {until:%Y-%m-%d %H:%M:%S} UTC",
         )
         attempt.close(report, "waiting", f"waits for a person, who is asked about {names}")
-        tell_of_question(
-            self.context,
-            f"It is not known whether {names} happened. A person is asked, until {until:%Y-%m-%d %H:%M} UTC.",
+        self.tell(
+            f"It is not known whether {names} happened. A person is asked, until {until:%Y-%m-%d %H:%M} UTC."
         )
-        self._wait(question, asked, until)
+        told: AskedDoubts = {
+            "task_run_id": self.task_run_id,
+            "until": until.isoformat(),
+            "keys": [key.packed() for key in asked],
+        }
+        self.wait(question, told)
 
     def settle(self, event: Mapping[str, Any], told: AskedDoubts) -> None:
         """Record an answer; ask once more if it is none.
@@ -136,7 +191,7 @@ class DoubtDesk:
         :raises LedgerError: the answer could not be recorded.
         """
         keys = [AskedKey(name, date.fromisoformat(day), key, token) for name, day, key, token in told["keys"]]
-        response, until = Response.of(event), datetime.fromisoformat(told["until"])
+        response = Response.of(event)
         if response.user is None and response.problem is None:
             log.warning("Nobody has answered in time: what is in doubt stays so.")
             self._note("ask_timeout", keys, self.attempt.identity.describe(), "nobody has answered in time")
@@ -146,47 +201,13 @@ class DoubtDesk:
             who = response.user or "unknown"
             log.error("The answer of %s is none: %s. Nothing was changed.", who, problem)
             self._note("answer_refused", keys, who, f"not accepted: {problem}")
-            if until > datetime.now(UTC):
-                self._ask_again(keys, until)
+            fields = {
+                key.field_name: {"value": Answer.LEAVE.value, "description": key.name, "schema": {}}
+                for key in keys
+            }
+            self.open_again(Question("", "", (SETTLE, LEAVE_ALL), fields), told)
             return
         self._record(answers, response)
-
-    # -- asking ---------------------------------------------------------------------------------------------
-
-    def _put(self, question: Question) -> ShownQuestion:
-        return put_question(
-            self.context["ti"].id,
-            subject=question.subject,
-            body=question.body,
-            options=question.options,
-            fields=question.fields,
-        )
-
-    def _ask_again(self, keys: Sequence[AskedKey], until: datetime) -> None:
-        """Open the question once more. Airflow shows it as it was, so that its words do not matter here."""
-        fields = {
-            key.field_name: {"value": Answer.LEAVE.value, "description": key.name, "schema": {}}
-            for key in keys
-        }
-        question = Question("", "", (SETTLE, LEAVE_ALL), fields)
-        self._put(question)
-        log.warning("The question is open again.")
-        self._wait(question, keys, until)
-
-    def _wait(self, question: Question, keys: Sequence[AskedKey], until: datetime) -> NoReturn:
-        told: AskedDoubts = {
-            "task_run_id": self.task_run_id,
-            "until": until.isoformat(),
-            "keys": [key.packed() for key in keys],
-        }
-        await_answer(
-            self.context["ti"].id,
-            options=question.options,
-            fields=question.fields,
-            method_name="execute_answered",
-            kwargs={"asked": dict(told)},
-            timeout=max(until - datetime.now(UTC), timedelta(seconds=1)),
-        )
 
     # -- the answer -----------------------------------------------------------------------------------------
 
@@ -228,21 +249,18 @@ class DoubtDesk:
         attempt = self.attempt
         events = [
             AuditEvent(
-                kind, attempt.space.describe(key.name), actor, reason, key.key_date, key.key_hash,
-                owner_token=key.owner_token, task_run_id=self.task_run_id,
+                kind,
+                attempt.space.describe(key.name),
+                actor,
+                reason,
+                key.key_date,
+                key.key_hash,
+                owner_token=key.owner_token,
+                task_run_id=self.task_run_id,
             )
             for key in keys
-        ]  # fmt: skip
-        attempt.ledger.write(lambda connection: attempt.ledger.events.write(connection, *events))
-
-
-def tell_of_question(context: Context, words: str) -> None:
-    """Let the alerts of a task tell that it asks: Airflow calls back only when a task has ended."""
-    callbacks = getattr(context["task"], "on_failure_callback", None) or ()
-    for callback in callbacks if isinstance(callbacks, (list, tuple)) else (callbacks,):
-        tell = getattr(callback, "tell_question", None)
-        if tell is not None:
-            tell(context, words)
+        ]
+        attempt.ledger.tell(*events)
 
 
 def read_answers(response: Response, keys: Sequence[AskedKey]) -> tuple[dict[AskedKey, Answer], str | None]:

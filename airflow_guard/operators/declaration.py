@@ -16,21 +16,38 @@ from airflow_guard.core.parameters import duration
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks.ledger import ledger_conn_id
+from airflow_guard.operators.business_date import refuse_uncalled_rule
 from airflow_guard.operators.calling import Function
-from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
 
 if TYPE_CHECKING:
     from airflow_guard.hooks.settings import GuardSettings
 
 _MADE_BY_AIRFLOW = re.compile(r"\.|__\d+$")
 _PLAIN = (
-    "once_per", "call_per", "batch_size", "document_key", "on_duplicate", "on_concurrent", "on_other_run",
-    "expected", "on_empty", "on_repeated", "stop_on_failure", "max_rejected", "max_workers",
-)  # fmt: skip
+    "once_per",
+    "call_per",
+    "batch_size",
+    "document_key",
+    "on_duplicate",
+    "on_concurrent",
+    "on_other_run",
+    "expected",
+    "on_empty",
+    "on_repeated",
+    "stop_on_failure",
+    "max_rejected",
+    "max_workers",
+)
 NOT_BY_DEFAULT_ARGS = (
-    "operation", "document", "documents", "document_key", "fingerprint_fields", "python_callable",
-    "retired_operations", "expected",
-)  # fmt: skip
+    "operation",
+    "document",
+    "documents",
+    "document_key",
+    "fingerprint_fields",
+    "python_callable",
+    "retired_operations",
+    "expected",
+)
 """What makes a task this task and no other: in ``default_args`` it would be shared by all, or was meant for
 an operator of another kind."""
 
@@ -102,9 +119,13 @@ class Declaration:
         cycle = self._cycle
         fixed = cycle if cycle and "{{" not in cycle else ""
         KeySpace(
-            self.values.get("key_namespace") or self.dag_id or "dag", self.operation, date(2000, 1, 1), fixed,
-            spec.once_per, settings.deployment,
-        )  # fmt: skip
+            self.values.get("key_namespace") or self.dag_id or "dag",
+            self.operation,
+            date(2000, 1, 1),
+            fixed,
+            spec.once_per,
+            settings.deployment,
+        )
         if (cycle or self.values.get("cycle")) and spec.once_per == "document":
             raise ConfigurationError('once_per="document" holds whatever the cycle: leave out cycle.')
 

@@ -10,11 +10,10 @@ from airflow_guard.airflow_compat import let_threads_talk, sql_check_result
 from airflow_guard.core.errors import BreaksFound, ConfigurationError, GuardError
 from airflow_guard.core.keys import cycle_text
 from airflow_guard.core.parameters import OnRepeatedKey, one_of
-from airflow_guard.hooks.sides import side_engines
-from airflow_guard.operators.business_date import RendersBusinessDate
-from airflow_guard.operators.failures import as_airflow
+from airflow_guard.hooks.connections import side_engines
+from airflow_guard.operators.business_date import RendersBusinessDate, refuse_uncalled_rule
+from airflow_guard.operators.endings import as_airflow
 from airflow_guard.operators.run_context import business_date_of
-from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
 from airflow_guard.reconciling.drilldown import find_duplicates
 from airflow_guard.reconciling.rules import Rules
 from airflow_guard.reconciling.sides import Side

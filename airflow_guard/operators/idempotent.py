@@ -15,10 +15,9 @@ from airflow_guard.core.report import Outcome, Report, root_of
 from airflow_guard.execution.spec import CLAIM_CHUNK
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.operators.asking import DoubtDesk, may_ask
-from airflow_guard.operators.business_date import RendersBusinessDate, is_function
+from airflow_guard.operators.business_date import RendersBusinessDate, is_function, refuse_undated_runs
 from airflow_guard.operators.declaration import Declaration, refuse_leaked
-from airflow_guard.operators.failures import as_airflow
-from airflow_guard.operators.links import GuardLink
+from airflow_guard.operators.endings import GuardLink, as_airflow
 from airflow_guard.operators.mapping import (
     GuardedOperator,
     GuardedPartial,
@@ -26,9 +25,8 @@ from airflow_guard.operators.mapping import (
     refuse_second_key,
     taking,
 )
-from airflow_guard.operators.scheduled_dates import refuse_undated_runs
 from airflow_guard.operators.task_try import GuardedTry, skipped_by_callable
-from airflow_guard.operators.waiting import Wait, wait_over
+from airflow_guard.operators.waiting import BACKSTOP, Wait, wait_over
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,10 +49,6 @@ if TYPE_CHECKING:
     )
     from airflow_guard.operators.asking import AskedDoubts
     from airflow_guard.triggers.ledger import LedgerEvent
-
-_BACKSTOP = timedelta(minutes=15)
-"""How much longer than the trigger Airflow itself waits: a triggerer that is down must not keep a task
-forever."""
 
 
 @dataclass(frozen=True)
@@ -140,17 +134,26 @@ class IdempotentOperator(GuardedOperator, RendersBusinessDate, PythonOperator):
 
     operator_extra_links = (GuardLink(),)
     template_fields: Sequence[str] = (
-        *PythonOperator.template_fields, "business_date", "cycle", "document", "documents",
-    )  # fmt: skip
+        *PythonOperator.template_fields,
+        "business_date",
+        "cycle",
+        "document",
+        "documents",
+    )
     template_fields_renderers: ClassVar[dict[str, str]] = {
         **PythonOperator.template_fields_renderers,
         "document": "py",
         "documents": "py",
     }
     shallow_copy_attrs: Sequence[str] = (
-        *PythonOperator.shallow_copy_attrs, "business_date", "document", "documents", "side_effect",
-        "guard_spec", "_declared",
-    )  # fmt: skip
+        *PythonOperator.shallow_copy_attrs,
+        "business_date",
+        "document",
+        "documents",
+        "side_effect",
+        "guard_spec",
+        "_declared",
+    )
 
     # What the caller itself has given, which the metaclass mixes with default_args before __init__ sees it.
     _given_here: frozenset[str] = frozenset()
@@ -311,10 +314,10 @@ class IdempotentOperator(GuardedOperator, RendersBusinessDate, PythonOperator):
             self._attempt = GuardedTry(self, context)
             with self._attempt as attempt:
                 if answer is not None:
-                    DoubtDesk(attempt, context, resumed.task_run_id or 0).settle(*answer)
+                    DoubtDesk(context, attempt, resumed.task_run_id or 0).settle(*answer)
                 report = self._work(attempt, resumed)
                 if not resumed.answered and may_ask(attempt, report):
-                    DoubtDesk(attempt, context, attempt.task_run_id or 0).ask(report)
+                    DoubtDesk(context, attempt, attempt.task_run_id or 0).ask(report)
                 attempt.push_again()
                 return self._outcome(attempt, report)
         except GuardError as error:
@@ -348,7 +351,7 @@ class IdempotentOperator(GuardedOperator, RendersBusinessDate, PythonOperator):
         trigger = wait.trigger(attempt.conn_id, attempt.space.key_date, report, attempt.task_run_id or 0)
         kwargs = {"answered": True} if answered else None
         self.defer(
-            trigger=trigger, method_name="execute_complete", kwargs=kwargs, timeout=wait.left + _BACKSTOP
+            trigger=trigger, method_name="execute_complete", kwargs=kwargs, timeout=wait.left + BACKSTOP
         )
 
     def _outcome(self, attempt: GuardedTry, report: Report) -> Any:

@@ -16,9 +16,9 @@ from airflow_guard.airflow_compat import (
 )
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.hooks.settings import GuardSettings
+from airflow_guard.operators.business_date import refuse_undated_runs
 from airflow_guard.operators.declaration import Declaration, not_mapped, refuse_leaked
-from airflow_guard.operators.failures import as_airflow
-from airflow_guard.operators.scheduled_dates import refuse_undated_runs
+from airflow_guard.operators.endings import as_airflow
 
 if TYPE_CHECKING:
     from airflow.providers.standard.operators.python import PythonOperator

@@ -16,7 +16,7 @@ from airflow_guard.core.parameters import duration
 from airflow_guard.core.reruns import DEFAULT_EXPIRY, check_expiry
 from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
-from airflow_guard.operators.failures import as_airflow
+from airflow_guard.operators.endings import as_airflow
 from airflow_guard.reading.listing import Selection
 
 if TYPE_CHECKING:
@@ -65,8 +65,17 @@ class GuardRerunOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        "key_namespace", "operation", "start", "end", "documents", "cycle", "reason", "actor", "approved_by", "previewed",
-    )  # fmt: skip
+        "key_namespace",
+        "operation",
+        "start",
+        "end",
+        "documents",
+        "cycle",
+        "reason",
+        "actor",
+        "approved_by",
+        "previewed",
+    )
     template_fields_renderers: ClassVar[dict[str, str]] = {"documents": "py"}
     ui_color = "#f6e7d8"
 
@@ -121,7 +130,7 @@ class GuardRerunOperator(BaseOperator):
                     ledger, actor, lambda key, value: context["ti"].xcom_push(key=key, value=value)
                 )
             finally:
-                ledger.database.dispose()
+                ledger.close()
         except GuardError as error:
             raise as_airflow(error) from error
         self.log.info("%s", said)
@@ -136,10 +145,14 @@ class GuardRerunOperator(BaseOperator):
         views, others = rerun.done_keys(
             ledger,
             Selection(
-                dag=self.key_namespace, business_date=start, until=end, operation=self.operation, cycle=self.cycle,
+                dag=self.key_namespace,
+                business_date=start,
+                until=end,
+                operation=self.operation,
+                cycle=self.cycle,
                 documents=[normalise_document(each) for each in self.documents or ()],
             ),
-        )  # fmt: skip
+        )
         seen = rerun.digest(views, without_reversal=self.without_reversal)
         self._check_previewed(seen)
         request = Request(actor, reason, self.expires, self.without_reversal, self.ledger_conn_id)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_guard.airflow_compat import STARTED, count_of_instances
 from airflow_guard.core.dates import NoBusinessDate, RunFacts, resolve_business_date
 from airflow_guard.core.guard import TaskIdentity
-from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
+from airflow_guard.operators.business_date import refuse_uncalled_rule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -123,13 +123,18 @@ def producers_of(context: Mapping[str, Any]) -> str | None:
             found.add(
                 json.dumps(
                     [
-                        event.asset.name, event.asset.uri, event.source_dag_id, event.source_run_id,
-                        event.source_task_id, event.source_map_index, getattr(event, "partition_key", None),
+                        event.asset.name,
+                        event.asset.uri,
+                        event.source_dag_id,
+                        event.source_run_id,
+                        event.source_task_id,
+                        event.source_map_index,
+                        getattr(event, "partition_key", None),
                         event.extra or {},
                     ],
                     sort_keys=True,
                 )
-            )  # fmt: skip
+            )
     return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:32] if found else None
 
 

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 from airflow_guard.airflow_compat import (
     AirflowSkipException,
-    call_as_airflow,
     hostname,
     let_threads_talk,
-    outlet_events_of,
     triggers_may_ask_on_threads,
 )
+from airflow_guard.airflow_pushes import TaskRecorder, call_as_airflow, outlet_events_of
 from airflow_guard.core.date_checks import date_of_then
 from airflow_guard.core.dates import NoBusinessDate, ResolvedDate, resolve_business_date
 from airflow_guard.core.effects import External
@@ -29,7 +28,6 @@ from airflow_guard.execution.preflight import check_date
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.hooks.connections import asks_airflow
 from airflow_guard.hooks.ledger import find_connection, ledger_conn_id, open_ledger
-from airflow_guard.hooks.metrics import count
 from airflow_guard.operators.business_date import written_date
 from airflow_guard.operators.calling import (
     GIVEN_TO_ALL,
@@ -39,7 +37,7 @@ from airflow_guard.operators.calling import (
     given_to_verify,
 )
 from airflow_guard.operators.declaration import without_document
-from airflow_guard.operators.pushing import TaskRecorder
+from airflow_guard.operators.endings import count, extras_of_assets
 from airflow_guard.operators.run_context import identity_of, map_length_of, others_to_come, run_facts
 from airflow_guard.store.task_runs import TaskTry
 
@@ -98,14 +96,14 @@ class GuardedTry:
             self._date = self._date_or_skip()
             self.space = self._key_space(self._date.date)
         except BaseException:
-            self.ledger.database.dispose()
+            self.ledger.close()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.ledger.database.dispose()
+        self.ledger.close()
 
     @property
     def business_date(self) -> date:
@@ -202,12 +200,8 @@ class GuardedTry:
     def date_asset_events(self) -> None:
         """Put the business date into the asset events of the task, where ``from_asset_extra()`` looks for
         it."""
-        from airflow.sdk import Asset
-
-        events = outlet_events_of(self._context)
-        for outlet in self._task.outlets:
-            if isinstance(outlet, Asset):
-                events[outlet].extra.setdefault("business_date", self.business_date.isoformat())
+        for extra in extras_of_assets(self._context, self._task.outlets):
+            extra.setdefault("business_date", self.business_date.isoformat())
 
     # -- what the execution is given ------------------------------------------------------------------------
 

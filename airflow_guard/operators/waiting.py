@@ -27,6 +27,16 @@ _BACK = timedelta(seconds=30)
 """So long a task may need to come back from a wait for its doubts."""
 _SLICE_S = 0.5
 """How long a sleep may last before a request to stop is noticed."""
+BACKSTOP = timedelta(minutes=15)
+"""How much longer than its trigger a task waits: a triggerer that is down must not keep it forever."""
+
+
+def pause(length_s: float, stopped: Callable[[], bool]) -> None:
+    """Sleep in this process, as long as the task is not asked to stop."""
+    # In slices, and not on an event: the handler that would set it runs in this same thread.
+    until = time.monotonic() + length_s
+    while (left := until - time.monotonic()) > 0 and not stopped():
+        time.sleep(min(left, _SLICE_S))
 
 
 @dataclass(frozen=True)
@@ -103,11 +113,8 @@ class Wait:
         )
 
     def _pause(self, stopped: Callable[[], bool], *, others: bool) -> None:
-        # In slices, and not on an event: the handler that would set it runs in this same thread.
         pause_s = max(self.settles_in_s, self.poll_interval.total_seconds() if others else 0.0)
-        until = time.monotonic() + min(pause_s, self.left.total_seconds())
-        while (left := until - time.monotonic()) > 0 and not stopped():
-            time.sleep(min(left, _SLICE_S))
+        pause(min(pause_s, self.left.total_seconds()), stopped)
 
 
 def watched(report: Report) -> list[str]:

@@ -12,8 +12,8 @@ from airflow_guard.core.checks import BreakState
 from airflow_guard.core.decisions import Situation
 from airflow_guard.reading.listing import Selection, keys
 from airflow_guard.store.breaks import Breaks
+from airflow_guard.store.columns import COUNTS
 from airflow_guard.store.dialects import utc_now
-from airflow_guard.store.listed_table import COUNTS
 from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:

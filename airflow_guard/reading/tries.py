@@ -11,8 +11,8 @@ from airflow_guard.core.expectations import expected_words
 from airflow_guard.core.states import State
 from airflow_guard.reading.key_records import TryRow
 from airflow_guard.reading.scope import dated, equal
+from airflow_guard.store.columns import COUNTS
 from airflow_guard.store.dialects import utc_now
-from airflow_guard.store.listed_table import COUNTS
 from airflow_guard.store.situations import constant
 from airflow_guard.store.task_runs import aware, identity_of, known
 

@@ -143,10 +143,20 @@ class Comparison:
         """
         found: list[object] = [each for each in map(_delta, self.groups) if each is not None]
         found += [
-            (each.type.value, each.key, each.group, each.field, each.source_value, each.target_value,
-             shown(each.source_amount), shown(each.target_amount), each.source_records, each.target_records)
+            (
+                each.type.value,
+                each.key,
+                each.group,
+                each.field,
+                each.source_value,
+                each.target_value,
+                shown(each.source_amount),
+                shown(each.target_amount),
+                each.source_records,
+                each.target_records,
+            )
             for each in self.breaks
-        ]  # fmt: skip
+        ]
         return hashlib.sha256(repr(found).encode()).hexdigest()[:32] if found else ""
 
     def _named(self, group: Group) -> str:

@@ -235,11 +235,14 @@ def _counted(key: tuple[str, ...], source: KeyRows | None, target: KeyRows | Non
         for kind, holds in kinds.items():
             if holds:
                 yield Break(
-                    kind, key, group,
+                    kind,
+                    key,
+                    group,
                     source_amount=source.total(group) if source else None,
                     target_amount=target.total(group) if target else None,
-                    source_records=in_source, target_records=in_target,
-                )  # fmt: skip
+                    source_records=in_source,
+                    target_records=in_target,
+                )
 
 
 # -- Find keys that occur more than once on one side ---------------------------------------------------------

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from airflow_guard.core.errors import AmountError, ConfigurationError, SideInvalid
 from airflow_guard.reconciling.columns import ColumnType, Kind, agree, agree_amount, described
 from airflow_guard.store import dialects
-from airflow_guard.store.missing import what_is_missing
+from airflow_guard.store.business_rows import what_is_missing
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

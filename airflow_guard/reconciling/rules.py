@@ -249,17 +249,31 @@ class Matcher:
         for name, ours, theirs in zip(self.amount_names, source.amounts, target.amounts, strict=True):
             if not self._equal(ours, theirs):
                 yield Break(
-                    BreakType.AMOUNT_MISMATCH, key, source.group, name, ours, theirs,
-                    source_records=in_source, target_records=in_target,
-                )  # fmt: skip
+                    BreakType.AMOUNT_MISMATCH,
+                    key,
+                    source.group,
+                    name,
+                    ours,
+                    theirs,
+                    source_records=in_source,
+                    target_records=in_target,
+                )
         names = (*self.rules.group_by, *self.rules.compare)
         pairs = zip((*source.group, *source.values), (*target.group, *target.values), strict=True)
         for name, (one, other) in zip(names, pairs, strict=True):
             if one != other:
                 yield Break(
-                    BreakType.ATTRIBUTE_MISMATCH, key, source.group, name, source.amount, target.amount,
-                    one, other, in_source, in_target,
-                )  # fmt: skip
+                    BreakType.ATTRIBUTE_MISMATCH,
+                    key,
+                    source.group,
+                    name,
+                    source.amount,
+                    target.amount,
+                    one,
+                    other,
+                    in_source,
+                    in_target,
+                )
 
     def _equal(self, source: Decimal | None, target: Decimal | None) -> bool:
         if source is None or target is None:

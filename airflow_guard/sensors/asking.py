@@ -5,11 +5,10 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, NoReturn, TypedDict
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from airflow_guard.acts import acceptance
-from airflow_guard.airflow_compat import await_answer, put_question
 from airflow_guard.core.checks import digest
 from airflow_guard.core.commands import breaks_command
 from airflow_guard.core.doubts import (
@@ -22,14 +21,11 @@ from airflow_guard.core.doubts import (
     reason_problem,
 )
 from airflow_guard.core.errors import BreaksFound
-from airflow_guard.operators.asking import tell_of_question
+from airflow_guard.operators.asking import Desk
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow.sdk import Context
-
-    from airflow_guard.airflow_compat import ShownQuestion
     from airflow_guard.core.errors import GuardError
     from airflow_guard.sensors.check_try import CheckTry
     from airflow_guard.sensors.declaration import ReconciliationTask
@@ -61,12 +57,11 @@ def why_not_asked(report: TryReport, failure: GuardError) -> str | None:
 
 
 @dataclass(frozen=True)
-class BreakDesk:
+class BreakDesk(Desk):
     """Asks about the breaks of one task try, and takes the answer."""
 
     task: ReconciliationTask
     attempt: CheckTry
-    context: Context
 
     def ask(self, report: TryReport) -> None:
         """Ask about what fails the task, and end this process; return if it cannot be asked."""
@@ -83,20 +78,25 @@ class BreakDesk:
             ledger_command=self._command(report),
             name=name,
         )
-        if name not in self._put(question).body:
+        if name not in self.put(question).body:
             log.warning(
                 "Nobody is asked: Airflow keeps one question for a task of a run, and has one from before, about other "
-                "breaks. They can be accepted with: %s", self._command(report, explain=True),
-            )  # fmt: skip
+                "breaks. They can be accepted with: %s",
+                self._command(report, explain=True),
+            )
             return
-        log.warning("A person is asked about %d breaks in the Airflow UI (Required Actions), until %s.",
-                    len(breaks), f"{until:%Y-%m-%d %H:%M} UTC")  # fmt: skip
+        log.warning(
+            "A person is asked about %d breaks in the Airflow UI (Required Actions), until %s.",
+            len(breaks),
+            f"{until:%Y-%m-%d %H:%M} UTC",
+        )
         days = [each.check.business_date for each in report.broken]
         why = f"a person is asked about {len(breaks):,} breaks, until {until:%Y-%m-%d %H:%M:%S} UTC"
         acceptance.note(self.attempt.database, "asked", report.what, days, self.attempt.actor, why)
         words = f"{len(breaks):,} breaks. A person is asked to accept them, until {until:%Y-%m-%d %H:%M} UTC."
-        tell_of_question(self.context, words)
-        self._wait(question, {"until": until.isoformat(), "breaks": marks})
+        self.tell(words)
+        asked: AskedBreaks = {"until": until.isoformat(), "breaks": marks}
+        self.wait(question, asked)
 
     def settle(self, event: Mapping[str, Any], told: AskedBreaks) -> None:
         """Record an answer; ask once more if it is none.
@@ -124,8 +124,8 @@ class BreakDesk:
         if problem is not None:
             log.error("The answer of %s is none: %s. Nothing was changed.", who, problem)
             acceptance.note(database, "answer_refused", what, days, who, f"not accepted: {problem}")
-            if datetime.fromisoformat(told["until"]) > datetime.now(UTC):
-                self._ask_again(told)
+            reason = {REASON: {"value": "", "description": "", "schema": {}}}
+            self.open_again(Question("", "", (ACCEPT, REFUSE), reason), told)
             return
         self._accept(told, who, response.reason)
 
@@ -143,37 +143,6 @@ class BreakDesk:
             acceptance.note(
                 database, "answer_refused", self.attempt.what, [self.attempt.business_date], who, said
             )
-
-    # -- asking ---------------------------------------------------------------------------------------------
-
-    def _put(self, question: Question) -> ShownQuestion:
-        return put_question(
-            self.context["ti"].id,
-            subject=question.subject,
-            body=question.body,
-            options=question.options,
-            fields=question.fields,
-        )
-
-    def _ask_again(self, told: AskedBreaks) -> None:
-        """Open the question once more. Airflow shows it as it was, so that its words do not matter here."""
-        question = Question(
-            "", "", (ACCEPT, REFUSE), {REASON: {"value": "", "description": "", "schema": {}}}
-        )
-        self._put(question)
-        log.warning("The question is open again.")
-        self._wait(question, told)
-
-    def _wait(self, question: Question, told: AskedBreaks) -> NoReturn:
-        left = datetime.fromisoformat(told["until"]) - datetime.now(UTC)
-        await_answer(
-            self.context["ti"].id,
-            options=question.options,
-            fields=question.fields,
-            method_name="execute_answered",
-            kwargs={"asked": dict(told)},
-            timeout=max(left, timedelta(seconds=1)),
-        )
 
     def _command(self, report: TryReport, *, explain: bool = False) -> str:
         (namespace, operation), day = report.names, report.own.check.business_date.isoformat()

@@ -13,10 +13,8 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Self
 
 from airflow_guard.airflow_compat import AirflowSkipException, hostname, let_threads_talk
-from airflow_guard.core import dates
 from airflow_guard.core.checks import CheckOutcome, Progress, Step, step_after
-from airflow_guard.core.date_checks import DatedRun, check_stored_date, in_the_future, repeated_or_jumped
-from airflow_guard.core.dates import DateSource, NoBusinessDate, ResolvedDate, resolve_business_date
+from airflow_guard.core.dates import NoBusinessDate, ResolvedDate, resolve_business_date
 from airflow_guard.core.errors import (
     ConfigurationError,
     LedgerError,
@@ -26,8 +24,9 @@ from airflow_guard.core.errors import (
 )
 from airflow_guard.core.keys import KeySpace, cycle_text
 from airflow_guard.core.run_facts import cycle_of_run
+from airflow_guard.execution.preflight import check_date
+from airflow_guard.hooks.connections import side_engines
 from airflow_guard.hooks.ledger import ledger_conn_id, open_ledger
-from airflow_guard.hooks.sides import side_engines
 from airflow_guard.operators.run_context import identity_of, run_facts
 from airflow_guard.reconciling.check_report import changed_since, difference_of, found_breaks, totals_of
 from airflow_guard.reconciling.reconciler import reconcile
@@ -250,9 +249,12 @@ class CheckTry:
         if comparison is not None:
             log.info(
                 "%s: they differ (look %d, the same difference %d of %d times). %s",
-                state.business_date, progress.pokes, progress.same, self._spec.settle_pokes,
+                state.business_date,
+                progress.pokes,
+                progress.same,
+                self._spec.settle_pokes,
                 " ".join(comparison.reasons),
-            )  # fmt: skip
+            )
 
     # -- what came of it ------------------------------------------------------------------------------------
 
@@ -345,25 +347,15 @@ class CheckTry:
 
     def _check_date(self, store: Reconciliations) -> None:
         """Refuse another date than an earlier try of this run had, and warn of what looks wrong."""
-        who, facts, resolved, rule = self._identity, self._facts, self._resolved, self._task.business_date
-        explicit = isinstance(resolved, ResolvedDate) and resolved.source is DateSource.EXPLICIT
-        if not (explicit and who.map_index >= 0):
-            stored = store.stored_date(who.dag_id, who.run_id, who.task_id)
-            before = ResolvedDate(stored.date, DateSource(stored.source), stored.detail) if stored else None
-            check_stored_date(resolved, before, dag_id=who.dag_id, run_id=who.run_id, task_id=who.task_id)
-        if isinstance(resolved, NoBusinessDate) or store.states(self._ti_id):
-            return
-        for line in dates.date_warnings(facts, rule, resolved):
-            log.warning(line)
-        early = in_the_future(resolved, facts, datetime.now(UTC))
-        if early:
-            log.warning(early)
-        if facts.run_type == "scheduled" and facts.run_after_at is not None:
-            previous = store.previous_run(who.dag_id, who.task_id, facts.run_after_at)
-            run = DatedRun(*previous) if previous else None
-            line_ = repeated_or_jumped(run, facts, resolved, rule)
-            if line_:
-                log.warning(line_)
+        first = isinstance(self._resolved, ResolvedDate) and not store.states(self._ti_id)
+        check_date(
+            store,
+            self._facts,
+            self._identity,
+            self._task.business_date,
+            self._resolved,
+            warn=log.warning if first else None,
+        )
 
     def _checks(self, store: Reconciliations) -> list[Check]:
         """Return what this try checks: its own date, and earlier ones once more."""

@@ -69,9 +69,15 @@ class SensorSpec:
         :raises ConfigurationError: a value or combination that cannot work.
         """
         names = (
-            "group_by", "compare", "count_tolerance", "absolute_tolerance", "relative_tolerance", "allow_empty",
-            "allow_missing_amounts", "max_breaks",
-        )  # fmt: skip
+            "group_by",
+            "compare",
+            "count_tolerance",
+            "absolute_tolerance",
+            "relative_tolerance",
+            "allow_empty",
+            "allow_missing_amounts",
+            "max_breaks",
+        )
         rules = Rules(**{name: values[name] for name in names})
         source, target = (_side(name, values[name]) for name in ("source", "target"))
         _check_keys(source, target, rules)
@@ -118,9 +124,12 @@ def check_names(task_id: str, dag_id: str | None, values: Mapping[str, Any], dep
     cycle = values.get("cycle") or ""
     fixed = cycle if isinstance(cycle, str) and "{{" not in cycle else ""
     KeySpace(
-        values.get("key_namespace") or dag_id or "dag", values.get("operation") or task_id, date(2000, 1, 1),
-        fixed, deployment=deployment,
-    )  # fmt: skip
+        values.get("key_namespace") or dag_id or "dag",
+        values.get("operation") or task_id,
+        date(2000, 1, 1),
+        fixed,
+        deployment=deployment,
+    )
 
 
 def recheckable(source: Side, target: Side, days: int | None) -> int | None:

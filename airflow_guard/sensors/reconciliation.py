@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -14,17 +13,14 @@ from airflow_guard.airflow_compat import (
     AirflowSkipException,
     TaskDeferralTimeout,
     conf,
-    outlet_events_of,
 )
 from airflow_guard.core.errors import ConfigurationError, GuardError, NeverCompared, Stopped
 from airflow_guard.core.keys import cycle_text
 from airflow_guard.hooks.ledger import ledger_conn_id as find_ledger
-from airflow_guard.hooks.metrics import count
 from airflow_guard.hooks.settings import GuardSettings
-from airflow_guard.operators.business_date import RendersBusinessDate
-from airflow_guard.operators.failures import GuardTimeout, as_airflow
-from airflow_guard.operators.links import GuardLink
-from airflow_guard.operators.scheduled_dates import refuse_uncalled_rule
+from airflow_guard.operators.business_date import RendersBusinessDate, refuse_uncalled_rule
+from airflow_guard.operators.endings import GuardLink, GuardTimeout, as_airflow, count, extras_of_assets
+from airflow_guard.operators.waiting import BACKSTOP, pause
 from airflow_guard.sensors.asking import BreakDesk, why_not_asked
 from airflow_guard.sensors.check_try import CheckTry
 from airflow_guard.sensors.declaration import (
@@ -49,12 +45,8 @@ if TYPE_CHECKING:
     from airflow_guard.sensors.asking import AskedBreaks
     from airflow_guard.sensors.report import TryReport
 
-_BACKSTOP = timedelta(minutes=15)
-"""How much longer than the trigger Airflow itself waits: a triggerer that is down must not keep a task forever."""
 OPERATOR_MODES = ("enforce", "observe")
 """Modes of ``IdempotentOperator``, which ``default_args`` may hold for all tasks of a DAG."""
-_SLICE_S = 0.5
-"""How long a sleep may last before a request to stop is noticed."""
 
 
 class ReconciliationSensor(ReconciliationTask, RendersBusinessDate, BaseSensorOperator):
@@ -239,7 +231,7 @@ class ReconciliationSensor(ReconciliationTask, RendersBusinessDate, BaseSensorOp
     ) -> Any:
         try:
             with CheckTry(self, context, began_at) as attempt:
-                desk = BreakDesk(self, attempt, context)
+                desk = BreakDesk(context, self, attempt)
                 if answer is not None:
                     desk.settle(*answer)
                 while not attempt.look():
@@ -294,12 +286,8 @@ class ReconciliationSensor(ReconciliationTask, RendersBusinessDate, BaseSensorOp
         return report.summary()
 
     def _tell_assets(self, context: Context, report: TryReport) -> None:
-        from airflow.sdk import Asset
-
-        events = outlet_events_of(context)
-        for outlet in self.outlets:
-            if isinstance(outlet, Asset):
-                events[outlet].extra.update(report.asset_extra())
+        for extra in extras_of_assets(context, self.outlets):
+            extra.update(report.asset_extra())
 
     # -- waiting --------------------------------------------------------------------------------------------
 
@@ -313,13 +301,11 @@ class ReconciliationSensor(ReconciliationTask, RendersBusinessDate, BaseSensorOp
                 trigger=DateTimeTrigger(moment=until),
                 method_name="execute_complete",
                 kwargs={"began_at": attempt.began_at.isoformat()},
-                timeout=timedelta(seconds=wait_s) + _BACKSTOP,
+                timeout=timedelta(seconds=wait_s) + BACKSTOP,
             )
         if self.reschedule and away:
             raise AirflowRescheduleException(until)  # type: ignore[no-untyped-call]
-        end = time.monotonic() + wait_s
-        while (left := end - time.monotonic()) > 0 and not self._stopped:
-            time.sleep(min(left, _SLICE_S))
+        pause(wait_s, lambda: self._stopped)
         if self._stopped:
             raise Stopped(
                 f"{attempt.what}: the task was asked to stop while it waited. Another try begins anew."

@@ -227,6 +227,12 @@ def _stored(row: Any) -> StoredAlert:
         team=row.team,
     )
     return StoredAlert(
-        row.id, problem, row.transport, row.subject, aware(row.opened_at), aware(row.sent_at), row.attempts,
+        row.id,
+        problem,
+        row.transport,
+        row.subject,
+        aware(row.opened_at),
+        aware(row.sent_at),
+        row.attempts,
         row.error,
-    )  # fmt: skip
+    )

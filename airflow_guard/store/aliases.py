@@ -15,7 +15,7 @@ from airflow_guard.store.task_runs import aware
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from airflow_guard.store.ledger import Ledger
+    from airflow_guard.store.database import LedgerDatabase
     from airflow_guard.store.tables import Tables
 
 Name = tuple[str, str]
@@ -43,7 +43,7 @@ def name_hash(key_namespace: str, operation: str) -> str:
     return hashlib.sha256(b"".join(b"%d:%b" % (len(part), part) for part in parts)).hexdigest()[:32]
 
 
-def resolve(ledger: Ledger, key_namespace: str, operation: str) -> Name:
+def resolve(database: LedgerDatabase, key_namespace: str, operation: str) -> Name:
     """Return the names under which the ledger keeps an operation now; its own if it was never renamed.
 
     Several renames one after another are followed. One indexed lookup where there is no alias.
@@ -51,8 +51,8 @@ def resolve(ledger: Ledger, key_namespace: str, operation: str) -> Name:
     :raises ConfigurationError: the aliases lead in a circle, which ``rename`` never leaves; not retryable.
     :raises LedgerUnavailable: the database is down (a retry helps).
     """
-    tables, name = ledger.database.tables, (key_namespace, operation)
-    return ledger.database.read(lambda connection: follow(connection, tables, name)[-1])
+    tables, name = database.tables, (key_namespace, operation)
+    return database.read(lambda connection: follow(connection, tables, name)[-1])
 
 
 def follow(connection: sa.Connection, tables: Tables, name: Name) -> list[Name]:

@@ -20,10 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from types import TracebackType
 
+    from airflow_guard.store.by_keys import ByKeys
     from airflow_guard.store.changes import Ownership
+    from airflow_guard.store.database import LedgerDatabase
     from airflow_guard.store.driver import OnDriver
-    from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.statements import ByKeys
+    from airflow_guard.store.statements import Statements
 
 _SAVEPOINT = "airflow_guard_business"
 _REFUSED = ("commit", "rollback", "close", "detach", "get_transaction")
@@ -42,7 +43,8 @@ class Ending(StrEnum):
 class BusinessTransaction:
     """Context manager around one call in database mode.
 
-    :param ledger: the ledger whose database the transaction is in.
+    :param database: the ledger's, which the transaction is in.
+    :param statements: of its tables.
     :param own: the claim.
     :param hashes: the keys that the transaction completes together (one, or a batch).
     :raises OwnershipLost: on entering: another attempt owns a key (retryable).
@@ -51,24 +53,27 @@ class BusinessTransaction:
     have been committed, also where the rows of the ledger show nothing.
     """
 
-    def __init__(self, ledger: Ledger, own: Ownership, hashes: Sequence[str]) -> None:
-        self._ledger = ledger
+    def __init__(
+        self, database: LedgerDatabase, statements: Statements, own: Ownership, hashes: Sequence[str]
+    ) -> None:
+        self._database = database
+        self._statements = statements
         self._own = own
         self._hashes = list(hashes)
         # PostgreSQL tells by the row's transaction id whether the callable ended the transaction; elsewhere a
         # savepoint tells, since it does not survive a commit or rollback.
-        self._savepoint = ledger.database.dialect != "postgresql"
+        self._savepoint = database.dialect != "postgresql"
         self._complete = self._lent = False
         self.self_ended = False
 
     def __enter__(self) -> sa.Connection:
-        database = self._ledger.database
+        database = self._database
         with translated("begin of a business transaction", database):
             self.connection = database.business_engine.connect()
             try:
                 self._transaction = self.connection.begin()
                 database.durable(self.connection)
-                statements = self._ledger.statements
+                statements = self._statements
                 entered = self._change(statements.enter_one, statements.enter_transaction)
                 if entered != len(self._hashes):
                     raise OwnershipLost(
@@ -95,14 +100,14 @@ class BusinessTransaction:
         :raises UnknownCommit: the answer to the commit was lost; ask :meth:`ending`.
         """
         self._take_back()
-        with translated("end of a business transaction", self._ledger.database):
+        with translated("end of a business transaction", self._database):
             try:
                 if self._savepoint:
                     self._release_savepoint()
                 ours = self._write_completion(outcome, pushed)
             except sa.exc.InvalidRequestError as error:
                 raise LedgerUnavailable(
-                    f"The connection to the ledger {self._ledger.database.named} broke while the callable used it; nothing "
+                    f"The connection to the ledger {self._database.named} broke while the callable used it; nothing "
                     f"was committed ({error})."
                 ) from error
             except sa.exc.DBAPIError as error:
@@ -113,10 +118,10 @@ class BusinessTransaction:
                 self.self_ended = True
                 raise TransactionError(_ENDED)
             self._complete = True
-            commit(self._transaction, self.connection, self._ledger.database)
+            commit(self._transaction, self.connection, self._database)
 
     def _write_completion(self, outcome: str | None, pushed: str | None = None) -> bool:
-        s = self._ledger.statements
+        s = self._statements
         done = self._change(
             s.complete_one_in_transaction, s.complete_in_transaction, outcome=outcome, pushed=pushed
         )
@@ -191,17 +196,17 @@ class BusinessTransaction:
         """
 
         def work(connection: sa.Connection) -> Ending:
-            statements, key_date = self._ledger.statements, self._own.key_date
+            statements, key_date = self._statements, self._own.key_date
             plain = statements.plain.run(connection, key_date, self._hashes)
             if sum(row.owner_token == self._own.token for row in plain) != len(self._hashes):
                 # Only after our transaction has ended can another token be there; its owner may hold the row for long.
                 return Ending.LOST
-            self._ledger.database.limit_locks(connection)
+            self._database.limit_locks(connection)
             locked = statements.lock.run(connection, key_date, self._hashes).all()
             return _ending([row for row in locked if row.owner_token == self._own.token], len(self._hashes))
 
         try:
-            return self._ledger.database.write(work, patience_s=UNKNOWN_COMMIT_PATIENCE_S)
+            return self._database.write(work, patience_s=UNKNOWN_COMMIT_PATIENCE_S)
         except UnknownCommit:
             raise
         except Exception as error:
@@ -240,8 +245,9 @@ def _ending(ours: Sequence[Any], expected: int) -> Ending:
     if states == {(State.IN_PROGRESS.value, Phase.NONE.value)}:
         return Ending.ROLLED_BACK
     if (State.IN_PROGRESS.value, Phase.IN_TRANSACTION.value) in states or (
-        State.IN_DOUBT.value, Phase.IN_TRANSACTION.value,
-    ) in states:  # fmt: skip
+        State.IN_DOUBT.value,
+        Phase.IN_TRANSACTION.value,
+    ) in states:
         return Ending.SELF_COMMITTED
     return Ending.LOST
 

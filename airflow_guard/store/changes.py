@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
+    from airflow_guard.store.by_keys import ByKeys
     from airflow_guard.store.database import LedgerDatabase
-    from airflow_guard.store.statements import ByKeys, Statements
+    from airflow_guard.store.statements import Statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,16 @@ class Changes:
         statement: ByKeys = getattr(self.statements, change.late or "")
         if statement.run(connection, own.key_date, [row.key_hash], token=own.token, **values).rowcount != 1:
             return False
-        self.record(connection, own, [row.key_hash], "late_report", "the attempt itself reported after all",
-                     State(row.state), change.target[0], rows={row.key_hash: row})  # fmt: skip
+        self.record(
+            connection,
+            own,
+            [row.key_hash],
+            "late_report",
+            "the attempt itself reported after all",
+            State(row.state),
+            change.target[0],
+            rows={row.key_hash: row},
+        )
         return True
 
     def _tell_conflict(
@@ -187,9 +196,16 @@ class Changes:
         self.record(connection, own, [key_hash], "conflict", why, None, None, rows=rows)
 
     def record(
-        self, connection: sa.Connection, own: Ownership, hashes: Sequence[str], kind: str, why: str,
-        before: State | None, after: State | None, rows: dict[str, Any] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        connection: sa.Connection,
+        own: Ownership,
+        hashes: Sequence[str],
+        kind: str,
+        why: str,
+        before: State | None,
+        after: State | None,
+        rows: dict[str, Any] | None = None,
+    ) -> None:
         """Write an event of one kind for keys."""
         if not hashes:
             return
@@ -199,12 +215,21 @@ class Changes:
             connection,
             *(
                 AuditEvent(
-                    kind, describe(rows.get(key_hash)) or key_hash, own.actor, why, own.key_date, key_hash,
-                    getattr(rows.get(key_hash), "attempt", None), own.token, own.task_run_id, before, after,
+                    kind,
+                    describe(rows.get(key_hash)) or key_hash,
+                    own.actor,
+                    why,
+                    own.key_date,
+                    key_hash,
+                    getattr(rows.get(key_hash), "attempt", None),
+                    own.token,
+                    own.task_run_id,
+                    before,
+                    after,
                 )
                 for key_hash in hashes
             ),
-        )  # fmt: skip
+        )
 
 
 def reached(row: Any, change: Change) -> bool:

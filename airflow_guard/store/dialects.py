@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
-from airflow_guard.store.column_types import Instant
+from airflow_guard.store.columns import Instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -145,7 +145,7 @@ def listed(**lists: str) -> sa.Select[Any]:
         for label, name in lists.items()
     ]
     first = sa.bindparam(next(iter(lists.values())), type_=sa.Text())
-    more_than_all = sa.select(sa.func.length(first) + 1).scalar_subquery()
+    more_than_all = sa.select(sa.func.length(first) + sa.literal_column("1")).scalar_subquery()
     return sa.select(sa.cast(sa.bindparam("d"), sa.Date()).label("d"), *columns).limit(more_than_all)
 
 
@@ -189,16 +189,20 @@ def claim_insert(dialect: str, table: sa.Table, rows: Sequence[str], shared: Seq
             [*rows, *shared, *instants], sa.select(*selected, *scalars, *instants.values())
         )
         return insert.on_conflict_do_nothing(index_elements=["key_date", "key_hash"])
-    values: dict[str, Any] = {name: sa.bindparam(name) for name in rows} | {
-        name: sa.bindparam(f"p_{name}") for name in shared
-    } | instants  # fmt: skip
+    values: dict[str, Any] = (
+        {name: sa.bindparam(name) for name in rows}
+        | {name: sa.bindparam(f"p_{name}") for name in shared}
+        | instants
+    )
     if dialect == MYSQL:
         plain = mysql.insert(table).values(values)
         # Not INSERT IGNORE, which would turn truncation and CHECK violations into warnings.
         return plain.on_duplicate_key_update(key_hash=table.c.key_hash)
-    return sqlite_dialect.insert(table).values(values).on_conflict_do_nothing(
-        index_elements=["key_date", "key_hash"]
-    )  # fmt: skip
+    return (
+        sqlite_dialect.insert(table)
+        .values(values)
+        .on_conflict_do_nothing(index_elements=["key_date", "key_hash"])
+    )
 
 
 def own_transaction(dialect: str, table: sa.Table) -> sa.ColumnElement[bool] | None:

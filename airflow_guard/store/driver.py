@@ -64,6 +64,11 @@ def _as_sqlalchemy_does(connection: sa.Connection, text: str, error: Any) -> Any
         connection.invalidate(error)
     # Without parameters: they hold documents and results.
     return sa.exc.DBAPIError.instance(
-        text, None, error, dialect.loaded_dbapi.Error, hide_parameters=True, connection_invalidated=broken,
+        text,
+        None,
+        error,
+        dialect.loaded_dbapi.Error,
+        hide_parameters=True,
+        connection_invalidated=broken,
         dialect=dialect,
-    )  # fmt: skip
+    )

@@ -65,9 +65,13 @@ class EventLog:
         """Return whether the same person has said the same about the attempt that a row has."""
         e = self._table
         same = sa.select(sa.literal(1)).where(
-            e.c.key_date == row.key_date, e.c.key_hash == row.key_hash, e.c.kind == kind,
-            e.c.owner_token == row.owner_token, e.c.actor == storable(actor, 250), e.c.reason == storable(reason),
-        )  # fmt: skip
+            e.c.key_date == row.key_date,
+            e.c.key_hash == row.key_hash,
+            e.c.kind == kind,
+            e.c.owner_token == row.owner_token,
+            e.c.actor == storable(actor, 250),
+            e.c.reason == storable(reason),
+        )
         return connection.execute(same.limit(1)).first() is not None
 
     def of_key(self, connection: sa.Connection, key_date: date, key_hash: str) -> list[Any]:

@@ -1,13 +1,16 @@
-"""The execution ledger: look up, claim, begin, complete, fail. Contention is a value, not an exception."""
+"""The execution ledger: begin, complete, fail, doubt, by the owner of keys. Contention is a value, not an exception."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from airflow_guard.core.errors import BeforeHorizon, LedgerError, OwnershipLost
-from airflow_guard.core.keys import DATELESS, NORMALISER_VERSION, KeySpace
-from airflow_guard.core.states import FollowUp, Phase, State
-from airflow_guard.store import aliases, contents, dialects
+import sqlalchemy as sa
+
+from airflow_guard.core.errors import OwnershipLost
+from airflow_guard.core.states import FollowUp, State
+from airflow_guard.store import dialects
+from airflow_guard.store.business_transaction import BusinessTransaction
 from airflow_guard.store.changes import (
     BEGIN,
     COMPLETE,
@@ -19,231 +22,43 @@ from airflow_guard.store.changes import (
     Changes,
     Ownership,
 )
-from airflow_guard.store.events import AuditEvent, EventLog, told
-from airflow_guard.store.reruns import Reruns
-from airflow_guard.store.rows import ledger_row
-from airflow_guard.store.statements import statements_of
-from airflow_guard.store.task_runs import TaskRuns
+from airflow_guard.store.claims import Claims
+from airflow_guard.store.database import commit
+from airflow_guard.store.events import storable, told
+from airflow_guard.store.listed import ListedDocuments
+from airflow_guard.store.overlap import Overlap
+from airflow_guard.store.task_runs import as_stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from datetime import date
 
-    import sqlalchemy as sa
-
-    from airflow_guard.core.documents import Document
-    from airflow_guard.core.guard import LedgerRow, TaskIdentity
+    from airflow_guard.core.fail_over import FailOver
+    from airflow_guard.core.guard import LedgerRow
+    from airflow_guard.core.reruns import Rerun, Reversal
     from airflow_guard.store.database import AtOnce, LedgerDatabase
+    from airflow_guard.store.events import AuditEvent
 
 T = TypeVar("T")
 
 
-class Claimed(NamedTuple):
-    """A key that a claim has won, as the ledger has it."""
-
-    key_hash: str
-    attempt: int
-    generation: int
-    idempotency_key: str
-    batch_id: str | None
-
-
-class Ledger:
-    """The ledger in one database.
-
-    :param database: engines and tables. Tables must exist (``airflow-guard migrate``).
-    """
+class Ledger(Claims):
+    """The ledger in one database, see :class:`~airflow_guard.store.port.LedgerPort`."""
 
     def __init__(self, database: LedgerDatabase) -> None:
-        self.database = database
-        self.statements = statements_of(database.tables, database.dialect)
-        self.runs = TaskRuns(database)
-        self.events = EventLog(database.tables)
+        super().__init__(database)
         self.changes = Changes(database, self.statements, self.events)
-        self.reruns = Reruns(database.tables, self.statements, self.events)
-        self._identities: dict[int, TaskIdentity] = {}
+        self.listed = ListedDocuments(database)
+        self.overlap = Overlap(database)
 
-    # -- reads ----------------------------------------------------------------------------------------------
+    @property
+    def one_writer(self) -> bool:
+        """Whether the database lets one transaction write at a time, so that threads gain nothing."""
+        return self.database.dialect == dialects.SQLITE
 
-    def lookup(self, key_date: date, hashes: Sequence[str]) -> Sequence[Any]:
-        """Return the short rows (see ``Statements.lookup``) of the keys that the ledger knows."""
-        return self.database.look(lambda c: self.statements.lookup.run(c, key_date, hashes).all())
-
-    def read(self, key_date: date, hashes: Sequence[str]) -> dict[str, LedgerRow]:
-        """Return all about the keys that the ledger knows, with the database's view of leases and ages."""
-        rows = self.database.read(lambda c: self.statements.read.run(c, key_date, hashes).all())
-        people = self.identities(
-            run for row in rows for run in (row.task_run_id, row.first_task_run_id) if run is not None
-        )
-        return {row.key_hash: ledger_row(row, people) for row in rows}
-
-    def identities(self, ids: Iterable[int]) -> dict[int, TaskIdentity]:
-        """Return who the task tries were; remembered, since that never changes."""
-        missing = {run for run in ids if run not in self._identities}
-        if missing:
-            self._identities.update(self.runs.identities(missing))
-        return self._identities
-
-    def members_of_batches(self, batch_ids: Iterable[str]) -> dict[str, dict[str, str | None]]:
-        """Return the documents of batches, in their order, by batch id and key hash."""
-        parameters = {"batch_ids": sorted(set(batch_ids))}
-        rows = self.database.read(lambda c: c.execute(self.statements.batch_members, parameters).all())
-        members: dict[str, dict[str, str | None]] = {}
-        for row in rows:
-            members.setdefault(row.batch_id, {})[row.key_hash] = row.document
-        return members
-
-    # -- claims ---------------------------------------------------------------------------------------------
-
-    def claim(
-        self,
-        own: Ownership,
-        space: KeySpace,
-        new: Sequence[Document],
-        known: Sequence[Document],
-        normaliser: int = NORMALISER_VERSION,
-        *,
-        reruns: Sequence[Document] = (),
-        fail_over: int | None = None,
-        listed: int = 0,
-        keep_content: Collection[str] = (),
-    ) -> dict[str, Claimed]:
-        """Claim keys in one short transaction and return what was won.
-
-        :param new: documents that the ledger does not know (none → in_progress).
-        :param known: documents that look claimable (failed, or lease over with no effect begun).
-        :param reruns: documents that are done and that a person has authorised: the authorisation is used.
-        :param fail_over: the newest open fail-over that the caller knows of, 0 for none; ``None``: no fail-over can have
-            lost its effects, since they were lost with the ledger.
-        :param listed: how many documents the try has listed so far: it stands in its row, should it be killed.
-        :param keep_content: known keys whose earlier effect may have happened after all: the claim is about that one, so
-            that they keep the content and the idempotency key that it had.
-        :raises LedgerBusy: a lock was not free in time: treat the keys as in progress elsewhere.
-        :raises OwnershipLost: the operation was renamed since the task looked for aliases, or a fail-over was recorded
-            since (retryable).
-        :raises BeforeHorizon: a new key is dated when keys were purged; nothing was claimed. A retry does not help.
-        """
-        s = self.statements
-        new = sorted(new, key=lambda document: document.key_hash)
-        hashes = sorted(document.key_hash for document in (*new, *known, *reruns))
-        name = aliases.name_hash(space.key_namespace, space.operation)
-
-        receiver_keys = {document.key_hash: document.idempotency_key for document in new}
-
-        def work(connection: sa.Connection) -> dict[str, Claimed]:
-            self.database.limit_locks(connection)
-            if known:
-                self._take(connection, own, space, known, keep_content)
-            if reruns:
-                again = self.reruns.use(connection, own, space, [document.key_hash for document in reruns])
-                self._take(connection, own, space, [each for each in reruns if each.key_hash in again])
-            if new:
-                parameters = self._claim_parameters(own, space, new, receiver_keys, normaliser)
-                inserted = connection.execute(s.insert_claims, parameters).rowcount
-                if (
-                    not (known or reruns)
-                    and inserted == len(new)
-                    and self.database.dialect == dialects.POSTGRES
-                ):
-                    # All of it won, as it was sent: not read back. (MySQL counts otherwise.)
-                    self._refuse_late(connection, space, name, fail_over, inserted=True)
-                    self.runs.count_claims(connection, own.task_run_id, len(new), listed)
-                    return {key: Claimed(key, 1, 1, sent, None) for key, sent in receiver_keys.items()}
-            won = s.owned.run(connection, own.key_date, hashes, token=own.token).all()
-            if won:
-                self._refuse_late(connection, space, name, fail_over, inserted=bool(new))
-                first = sum(row.key_hash in receiver_keys for row in won)
-                self.runs.count_claims(connection, own.task_run_id, first, listed)
-            return {row.key_hash: Claimed(*row) for row in won}
-
-        return self.database.write(work)
-
-    def _refuse_late(
-        self, connection: sa.Connection, space: KeySpace, name: str, fail_over: int | None, *, inserted: bool
-    ) -> None:
-        # Asked after the inserts. A rename holds off writers, so it came before them or comes after. A purge commits
-        # its horizon before it deletes: a key that is gone could only be inserted with the horizon to be seen.
-        found = connection.execute(self.statements.unclaimable, {"name": name}).one()
-        if found.renamed:
-            raise OwnershipLost(
-                f"{space.key_namespace} / {space.operation} was renamed in the ledger while this task ran. Nothing "
-                "was claimed; another try meets the keys under their new names."
-            )
-        if fail_over is not None and (found.fail_over or 0) > fail_over:
-            raise OwnershipLost(
-                f"{space.describe(None)}: a fail-over that may have lost commits was recorded while this task ran. Nothing was "
-                "claimed; another try looks at what may have been done."
-            )
-        until = found.purged_until
-        if inserted and until is not None and space.key_date != DATELESS and space.business_date <= until:
-            raise BeforeHorizon(
-                f"{space.describe(None)}: keys of this operation up to {until} were purged, so nobody can tell what was done "
-                "then. Nothing was executed. If it must be, give it a key of its own: another operation or cycle."
-            )
-
-    def _take(
-        self, connection: sa.Connection, own: Ownership, space: KeySpace, known: Sequence[Document],
-        keep_content: Collection[str] = (),
-    ) -> None:  # fmt: skip
-        s, by_hash = self.statements, {document.key_hash: document for document in known}
-        if not by_hash:
-            return
-        locked = s.lock_claimable.run(connection, own.key_date, sorted(by_hash)).all()
-        if not locked:
-            return
-        taken = [row.key_hash for row in locked]
-        changed = s.take.run(connection, own.key_date, taken, token=own.token, run=own.task_run_id)
-        if changed.rowcount != len(taken):
-            # A lease that was renewed since its row was found: that attempt lives and stays.
-            now = {row.key_hash: row.owner_token for row in s.lock.run(connection, own.key_date, taken)}
-            locked = [row for row in locked if now[row.key_hash] == own.token]
-            taken = [row.key_hash for row in locked]
-        for row in locked:
-            if row.key_hash not in keep_content:
-                contents.take(self, connection, own, space, row, by_hash[row.key_hash])
-        taken_over = [row for row in locked if row.state == State.IN_PROGRESS.value]
-        self.events.write(
-            connection,
-            *(
-                AuditEvent(
-                    "take_over", space.describe(by_hash[row.key_hash].name), own.actor,
-                    "the lease of the earlier attempt was over and its effect had not begun",
-                    own.key_date, row.key_hash, row.attempt + 1, row.owner_token, row.task_run_id,
-                    State.IN_PROGRESS.value, State.IN_PROGRESS.value,
-                )
-                for row in taken_over
-            ),
-        )  # fmt: skip
-
-    def _claim_parameters(
-        self, own: Ownership, space: KeySpace, new: Sequence[Document], receiver_keys: Mapping[str, str],
-        normaliser: int,
-    ) -> Any:  # fmt: skip
-        shared = {
-            "p_key_date": own.key_date, "p_normaliser": normaliser, "p_key_namespace": space.key_namespace,
-            "p_operation": space.operation, "p_business_date": space.business_date, "p_cycle": space.cycle,
-            "p_deployment": space.deployment, "p_state": State.IN_PROGRESS.value, "p_phase": Phase.NONE.value,
-            "p_follow_up": FollowUp.NONE.value, "p_attempt": 1, "p_generation": 1, "p_owner_token": own.token,
-            "p_task_run_id": own.task_run_id, "p_first_task_run_id": own.task_run_id,
-        }  # fmt: skip
-        if self.database.dialect == dialects.POSTGRES:
-            lists = {
-                "key_hash": receiver_keys,
-                "document": (document.name for document in new),
-                "idempotency_key": receiver_keys.values(),
-                "fingerprint": (document.fingerprint for document in new),
-            }
-            return shared | {
-                name: dialects.list_value(dialects.POSTGRES, items) for name, items in lists.items()
-            }
-        return [
-            shared
-            | {
-                "key_hash": document.key_hash, "document": document.name,
-                "idempotency_key": receiver_keys[document.key_hash], "fingerprint": document.fingerprint,
-            }
-            for document in new
-        ]  # fmt: skip
+    def close(self) -> None:
+        """Give all connections back."""
+        self.database.dispose()
 
     # -- changes by the owner -------------------------------------------------------------------------------
 
@@ -339,8 +154,9 @@ class Ledger:
         self, own: Ownership, outcomes: Mapping[str, str], begins: Sequence[str]
     ) -> dict[str, Any]:
         lists: dict[str, list[str | None]] = {
-            "hashes": [*outcomes, *begins], "outcomes": [*outcomes.values(), *[None] * len(begins)],
-        }  # fmt: skip
+            "hashes": [*outcomes, *begins],
+            "outcomes": [*outcomes.values(), *[None] * len(begins)],
+        }
         listed = {name: dialects.list_value(self.database.dialect, items) for name, items in lists.items()}
         return {"d": own.key_date, "token": own.token, **listed}
 
@@ -375,12 +191,45 @@ class Ledger:
 
         return self.write(work, patience_s=patience_s)
 
-    def let_go_by(self, own: Ownership, key_hash: str) -> str:
-        """Return, in words, what let another attempt begin, or a person settle, while this one was at work."""
-        try:
-            return self.database.read(lambda c: self.events.let_go_by(c, own.key_date, key_hash, own.token))
-        except LedgerError as error:
-            return f"what let it go cannot be read now ({error})"
+    def doubt_since(
+        self, own: Ownership, hashes: Sequence[str], batch_id: str | None, fail_over: FailOver
+    ) -> set[str]:
+        """Mark claimed keys as if their effect had begun when the commits were lost, in doubt; return the keys not ours.
+
+        in_progress/none → in_progress/begun → in_doubt, in one transaction, with an event. The receiver's memory counts
+        from ``lost_since``: the first call may have been as early.
+        """
+        e, said = self.database.tables.execution, storable(fail_over.why)
+
+        def work(connection: sa.Connection) -> set[str]:
+            rows = {row.key_hash: row for row in self.statements.plain.run(connection, own.key_date, hashes)}
+            fresh = [key for key in hashes if key in rows and rows[key].state == State.IN_PROGRESS.value]
+            lost = self.apply(connection, own, BEGIN, fresh, batch=batch_id) if fresh else set()
+            mine = [key for key in hashes if key not in lost]
+            lost |= self.apply(connection, own, DOUBT, mine, why=said)
+            marked = [key for key in mine if key not in lost]
+            # Never later: what began before the loss is remembered since then.
+            since = as_stored(fail_over.lost_since, self.database.dialect)
+            literal = sa.literal(since, e.c.first_begun_at.type)
+            earliest = sa.case((e.c.first_begun_at > since, literal), else_=e.c.first_begun_at)
+            in_doubt = sa.update(e).where(
+                e.c.key_date == own.key_date,
+                e.c.key_hash.in_(marked),
+                e.c.owner_token == own.token,
+                e.c.state == State.IN_DOUBT.value,
+            )
+            changed = connection.execute(
+                in_doubt.values(state=State.IN_DOUBT.value, first_begun_at=earliest)
+            ).rowcount
+            if changed != len(marked):  # cannot be: this transaction has marked them
+                raise OwnershipLost(f"{len(marked)} keys of {own.key_date} were put in doubt, {changed} are.")
+            new = [key for key in marked if key in fresh]
+            self.changes.record(
+                connection, own, new, "doubt", fail_over.why, State.IN_PROGRESS, State.IN_DOUBT, rows=rows
+            )
+            return lost
+
+        return self.write(work)
 
     def expire(self, key_date: date, rows: Sequence[LedgerRow], actor: str) -> int:
         """Write down what every reader sees already: in_progress/begun with the lease over → in_doubt.
@@ -409,9 +258,16 @@ class Ledger:
         return self.write(work) if candidates else 0
 
     def end_follow_up(
-        self, own: Ownership, hashes: Sequence[str], *, outcome: str | None, failed: bool, why: str | None,
-        patience_s: float, pushed: str | None = None,
-    ) -> bool:  # fmt: skip
+        self,
+        own: Ownership,
+        hashes: Sequence[str],
+        *,
+        outcome: str | None,
+        failed: bool,
+        why: str | None,
+        patience_s: float,
+        pushed: str | None = None,
+    ) -> bool:
         """Record what came of the part after the effect window (completed: pending → none or failed).
 
         :param failed: whether it failed; ``why`` then says how.
@@ -438,6 +294,51 @@ class Ledger:
             return len(done) == len(hashes)
 
         return self.write(work, patience_s=patience_s)
+
+    # -- what belongs to it ----------------------------------------------------------------------------------
+
+    def offer(self, key_date: date, offers: Sequence[tuple[LedgerRow, str]]) -> None:
+        """Remember which content was listed of keys that stand with another, so that a person can accept just that.
+
+        :param offers: rows as they were judged, and the fingerprint that was listed. A row that has a newer attempt, or
+            is no longer completed or rejected, is left alone.
+        """
+        new = sorted(
+            (row.key_hash, row.owner_token, print_) for row, print_ in offers if row.offered != print_
+        )
+        statement = self.statements.offer_content
+
+        def work(connection: sa.Connection) -> None:
+            for key_hash, token, print_ in new:
+                statement.run(connection, key_date, [key_hash], token=token, print_=print_)
+
+        if new:
+            self.write(work)
+
+    def tell(self, *events: AuditEvent) -> None:
+        """Append events to the audit."""
+        self.write(lambda connection: self.events.write(connection, *events))
+
+    def mark_reversal(
+        self, connection: sa.Connection, key_date: date, reruns: Iterable[Rerun], reversal: Reversal
+    ) -> None:
+        """See :meth:`Reruns.mark_reversal`."""
+        self.reruns.mark_reversal(connection, key_date, reruns, reversal)
+
+    def transaction(self, own: Ownership, hashes: Sequence[str]) -> BusinessTransaction:
+        """Return a transaction in which a callable writes business rows, and which completes keys."""
+        return BusinessTransaction(self.database, self.statements, own, hashes)
+
+    @contextmanager
+    def business(self) -> Iterator[sa.Connection]:
+        """Give a connection for business rows that no key stands for, and commit at the end."""
+        with self.database.business_engine.connect() as connection, connection.begin() as transaction:
+            yield connection
+            commit(transaction, connection, self.database)
+
+    def at_once(self) -> AtOnce:
+        """Return what executes single writes as transactions of their own, for one thread."""
+        return self.database.at_once()
 
     def write(self, work: Callable[[sa.Connection], T], *, patience_s: float = 0.0) -> T:
         """Run repeatable writes in one transaction, see :meth:`LedgerDatabase.write`."""

@@ -82,8 +82,10 @@ class PartitionDrop:
         if stays > MOST_MOVED:
             log.warning(
                 "%s of %s keys stay, more than %s: it is emptied row by row and not dropped.",
-                f"{stays:,}", self.partition.name, f"{MOST_MOVED:,}",
-            )  # fmt: skip
+                f"{stays:,}",
+                self.partition.name,
+                f"{MOST_MOVED:,}",
+            )
             return Counter()
         gone = self._counted(connection, part, goes)
         connection.exec_driver_sql(f"ALTER TABLE {parent} DETACH PARTITION {name}")

@@ -17,7 +17,7 @@ from airflow_guard.core.checks import BreakState, CheckOutcome, Progress, digest
 from airflow_guard.store.breaks import Breaks, Changes, Findings
 from airflow_guard.store.dialects import age_s, utc_now
 from airflow_guard.store.events import told
-from airflow_guard.store.task_runs import StoredDate, as_stored, aware
+from airflow_guard.store.task_runs import RunDates, as_stored, aware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -127,14 +127,14 @@ class EndedCheck:
     ended_at: datetime | None
 
 
-class Reconciliations:
+class Reconciliations(RunDates):
     """Reads and writes ``guard_reconciliation``.
 
     :param database: the ledger's.
     """
 
     def __init__(self, database: LedgerDatabase) -> None:
-        self._db = database
+        super().__init__(database, database.tables.reconciliation, "run_date")
         self._check = database.tables.reconciliation
         self.breaks = Breaks(database)
 
@@ -283,36 +283,6 @@ class Reconciliations:
             return connection.execute(sa.select(r).where(r.c.id.in_(ids))).all()
 
         return {row.business_date: _ended(row) for row in self._db.read(read)}
-
-    def stored_date(self, dag_id: str, run_id: str, task_id: str) -> StoredDate | None:
-        """Return the business date that this task of this run recorded first, ``None`` if it has not run."""
-        r = self._check
-        found = (
-            sa.select(r.c.run_date, r.c.date_source, r.c.date_detail)
-            .where(r.c.run_id == run_id, r.c.dag_id == dag_id, r.c.task_id == task_id)
-            .order_by(r.c.id)
-            .limit(1)
-        )
-        row = self._db.read(lambda connection: connection.execute(found).first())
-        return StoredDate(row.run_date, row.date_source, row.date_detail) if row else None
-
-    def previous_run(self, dag_id: str, task_id: str, before: datetime) -> tuple[str, date, datetime] | None:
-        """Return run id, business date and due time of the scheduled run of this task that was due last before."""
-        r = self._check
-        found = (
-            sa.select(r.c.run_id, r.c.run_date, r.c.run_after_at)
-            .where(
-                r.c.dag_id == dag_id,
-                r.c.task_id == task_id,
-                r.c.run_type == "scheduled",
-                r.c.run_after_at < as_stored(before, self._db.dialect),
-            )
-            .order_by(r.c.run_after_at.desc(), r.c.id)
-            .limit(1)
-        )
-        row = self._db.read(lambda connection: connection.execute(found).first())
-        due = aware(row.run_after_at) if row else None
-        return (row.run_id, row.run_date, due) if row and due else None
 
 
 def _row_of(check: Check, dialect: str) -> dict[str, Any]:

@@ -50,11 +50,13 @@ class Reruns:
         found = connection.execute(
             sa.select(r)
             .where(
-                r.c.key_date == own.key_date, r.c.key_hash.in_(sorted(hashes)), r.c.used_at.is_(None),
+                r.c.key_date == own.key_date,
+                r.c.key_hash.in_(sorted(hashes)),
+                r.c.used_at.is_(None),
                 r.c.expires_at > utc_now(),
             )
             .order_by(r.c.id)
-        ).all()  # fmt: skip
+        ).all()
         hasher, used = space.hasher(), set()
         for rerun in found:
             row = rows.get(rerun.key_hash)
@@ -62,9 +64,13 @@ class Reruns:
                 continue
             why = f"rerun authorised by {rerun.actor}: {rerun.reason}"
             changed = self._statements.reopen.run(
-                connection, own.key_date, [row.key_hash], token=row.owner_token, why=told(why),
+                connection,
+                own.key_date,
+                [row.key_hash],
+                token=row.owner_token,
+                why=told(why),
                 receiver_key=hasher.idempotency_key(row.key_hash, rerun.generation),
-            ).rowcount  # fmt: skip
+            ).rowcount
             if changed != 1:
                 continue
             self._note_used(connection, own, rerun, row)
@@ -72,10 +78,19 @@ class Reruns:
             self._events.write(
                 connection,
                 AuditEvent(
-                    "rerun", describe(row), own.actor, why, own.key_date, row.key_hash, row.attempt + 1, own.token,
-                    own.task_run_id, State.COMPLETED.value, State.IN_PROGRESS.value,
+                    "rerun",
+                    describe(row),
+                    own.actor,
+                    why,
+                    own.key_date,
+                    row.key_hash,
+                    row.attempt + 1,
+                    own.token,
+                    own.task_run_id,
+                    State.COMPLETED.value,
+                    State.IN_PROGRESS.value,
                 ),
-            )  # fmt: skip
+            )
         return used
 
     def _note_used(self, connection: sa.Connection, own: Ownership, rerun: Any, row: Any) -> None:
@@ -105,12 +120,16 @@ class Reruns:
         )
         return {
             row.key_hash: Rerun(
-                row.key_hash, row.generation, bool(row.without_reversal), row.previous_result,
-                row.previous_idempotency_key, Reversal(row.reversal),
+                row.key_hash,
+                row.generation,
+                bool(row.without_reversal),
+                row.previous_result,
+                row.previous_idempotency_key,
+                Reversal(row.reversal),
             )
             for row in found
             if generations[row.key_hash] == row.generation
-        }  # fmt: skip
+        }
 
     def mark_reversal(
         self, connection: sa.Connection, key_date: date, reruns: Iterable[Rerun], reversal: Reversal

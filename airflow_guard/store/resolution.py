@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.commands import show_command
 from airflow_guard.core.content import content_id
 from airflow_guard.core.decisions import (
     CONSEQUENCES,
-    DECISIONS_OF,
     Decision,
     Situation,
     check_words,
     decisions_of,
-    explanation,
     situation_of,
 )
-from airflow_guard.core.errors import ResolutionError, StaleResolution
+from airflow_guard.core.errors import ResolutionError
+from airflow_guard.core.refusals import decision_refused
 from airflow_guard.core.states import State
 from airflow_guard.store.changes import describe
 from airflow_guard.store.events import AuditEvent, storable, told
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import date
 
-    from airflow_guard.core.guard import LedgerRow, TaskIdentity
+    from airflow_guard.core.guard import TaskIdentity
     from airflow_guard.store.ledger import Ledger
 
 EXPIRED = "the lease was over after the effect had begun: nobody knows whether it happened"
@@ -132,9 +130,16 @@ def resolve(
     """
     judged = [Judged(key_date, key_hash, owner_token, content)]
     return resolve_many(
-        ledger, judged, decision, actor=actor, reason=reason, dry_run=dry_run, strict=True, quiet_s=quiet_s,
+        ledger,
+        judged,
+        decision,
+        actor=actor,
+        reason=reason,
+        dry_run=dry_run,
+        strict=True,
+        quiet_s=quiet_s,
         ledger_name=ledger_name,
-    ).settled  # fmt: skip
+    ).settled
 
 
 def resolve_many(
@@ -158,36 +163,6 @@ def resolve_many(
     actor, reason = check_words(actor, reason)
     work = _Work(ledger, list(judged), Decision.of(decision), actor, reason, strict=strict, dry_run=dry_run)
     work.quiet_s, work.ledger_name = quiet_s, ledger_name
-    return ledger.database.write(work)
-
-
-def mark_doubt_expired(
-    ledger: Ledger, key_date: date, rows: Iterable[LedgerRow], actor: str, why: str = EXPIRED
-) -> set[str]:
-    """Write down what every reader sees: in_progress/begun, lease over → in_doubt, with an event ``doubt``.
-
-    A row that has changed since it was read, or whose lease is renewed, is left alone.
-
-    :param rows: as they were read; their owner tokens count.
-    :param actor: who noticed it.
-    :return: the keys of these rows that are in doubt now, whoever marked them.
-    """
-    tokens = {row.key_hash: row.owner_token for row in rows}
-    if not tokens:
-        return set()
-
-    def work(connection: sa.Connection) -> set[str]:
-        ledger.database.limit_locks(connection)
-        found = _locked(ledger, connection, key_date, tokens)
-        same = {key: row for key, row in found.items() if row.owner_token == tokens[key]}
-        candidates = {
-            key: row
-            for key, row in same.items()
-            if row.state == State.IN_PROGRESS and situation_of(ledger_row(row, {})) is Situation.IN_DOUBT
-        }
-        marked = _mark_in_doubt(ledger, connection, key_date, candidates, actor, why)
-        return marked | {key for key, row in same.items() if row.state == State.IN_DOUBT}
-
     return ledger.database.write(work)
 
 
@@ -248,9 +223,8 @@ class _Work:
         asked = self._tokens[key_date]
         members = self._batch_members(connection, key_date)
         rows = _locked(self._ledger, connection, key_date, {**members, **asked})
-        own = self._own_events(
-            connection, key_date, rows
-        )  # once the rows are locked: a second click waits for the first
+        # Once the rows are locked: a second click waits for the first
+        own = self._own_events(connection, key_date, rows)
         people = self._people(connection, rows.values())
         accepted: dict[str, Any] = {}
         for key_hash, token in {**asked, **members}.items():
@@ -308,47 +282,20 @@ class _Work:
         found = connection.execute(sa.select(run).where(run.c.id.in_(ids))) if ids else ()
         return {row.id: identity_of(row) for row in found}
 
-    def _refusal(  # noqa: PLR0911 - a reason to refuse each
+    def _refusal(
         self, key_date: date, key_hash: str, token: str, row: Any, people: Mapping[int, TaskIdentity]
     ) -> ResolutionError | None:
         if row is None:
             return ResolutionError(f"The ledger has no key {key_hash} of {key_date}. Nothing was changed.")
-        known = ledger_row(row, people)
-        situation = situation_of(known)
-        look = f"Nothing was changed. Look at it: {show_command(key_hash, ledger=self.ledger_name)}"
-        if row.owner_token != token:
-            return StaleResolution(
-                f"{describe(row)}: the answer is about an earlier attempt (owner token {token}). "
-                f"{_now(known)} {look}"
-            )
-        if self._decision is Decision.CONTENT_STANDS:
-            return self._content_refusal(row, known, look)
-        if self._decision in decisions_of(known):
-            if known.last_sign_age_s >= self.quiet_s:
-                return None
-            return StaleResolution(f"{describe(row)}: its attempt has just given a sign of life. {look}")
-        if situation in (Situation.DONE, Situation.FAILED, Situation.DROPPED):
-            return StaleResolution(f"{describe(row)}: settled already. {_now(known)} {look}")
-        if situation in DECISIONS_OF and situation is not Situation.ABANDONED:
-            options = " or ".join(decision.option for decision in DECISIONS_OF[situation])
-            return ResolutionError(
-                f"{describe(row)} is {situation}, so {self._decision.option} does not apply: use {options}. "
-                "Nothing was changed."
-            )
-        return ResolutionError(f"{describe(row)} cannot be resolved. {_now(known)} Nothing was changed.")
-
-    def _content_refusal(self, row: Any, known: LedgerRow, look: str) -> ResolutionError | None:
-        judged = self._contents[row.key_date, row.key_hash]
-        if self._decision not in decisions_of(known):
-            accepted = ": it was accepted already" if judged in map(content_id, known.accepted) else ""
-            return StaleResolution(
-                f"{describe(row)} has no other content that was listed and refused{accepted}. {_now(known)} {look}"
-            )
-        if known.content != judged:
-            return StaleResolution(
-                f"{describe(row)} has been listed with yet another content since you looked. {look}"
-            )
-        return None
+        return decision_refused(
+            self._decision,
+            ledger_row(row, people),
+            describe(row),
+            token=token,
+            content=self._contents.get((key_date, key_hash)),
+            quiet_s=self.quiet_s,
+            ledger=self.ledger_name,
+        )
 
     def _settled(self, row: Any, asked: bool, written: Any = None) -> Settled:  # noqa: FBT001 - private
         situation = situation_of(ledger_row(row, {}))
@@ -356,17 +303,8 @@ class _Work:
         if written is not None:
             before = State(written.from_state)
         after = self._consequence.target or before
-        return Settled(
-            row.key_date,
-            row.key_hash,
-            describe(row),
-            row.attempt,
-            before,
-            after,
-            row.batch_id,
-            asked,
-            written is not None,
-        )
+        key, repeated = (row.key_date, row.key_hash, describe(row)), written is not None
+        return Settled(*key, row.attempt, before, after, row.batch_id, asked, repeated)
 
     def _apply(self, connection: sa.Connection, key_date: date, rows: Mapping[str, Any]) -> None:
         unmarked = {
@@ -395,9 +333,18 @@ class _Work:
     def _event(self, row: Any) -> AuditEvent:
         settled = self._settled(row, asked=True)
         return AuditEvent(
-            self._consequence.event, describe(row), self._actor, self._reason, row.key_date, row.key_hash,
-            row.attempt, row.owner_token, row.task_run_id, settled.before.value, settled.after.value,
-        )  # fmt: skip
+            self._consequence.event,
+            describe(row),
+            self._actor,
+            self._reason,
+            row.key_date,
+            row.key_hash,
+            row.attempt,
+            row.owner_token,
+            row.task_run_id,
+            settled.before.value,
+            settled.after.value,
+        )
 
 
 def _locked(ledger: Ledger, connection: sa.Connection, key_date: date, keys: Iterable[str]) -> dict[str, Any]:
@@ -427,13 +374,22 @@ def _mark_in_doubt(
         connection,
         *(
             AuditEvent(
-                "doubt", describe(row), actor, why, key_date, key, row.attempt, row.owner_token,
-                row.task_run_id, State.IN_PROGRESS.value, State.IN_DOUBT.value,
+                "doubt",
+                describe(row),
+                actor,
+                why,
+                key_date,
+                key,
+                row.attempt,
+                row.owner_token,
+                row.task_run_id,
+                State.IN_PROGRESS.value,
+                State.IN_DOUBT.value,
             )
             for key, row in rows.items()
             if key in marked
         ),
-    )  # fmt: skip
+    )
     return marked
 
 
@@ -442,9 +398,3 @@ def _grouped(rows: Mapping[str, Any], *names: str) -> dict[tuple[Any, ...], list
     for row in rows.values():
         groups.setdefault(tuple(getattr(row, name) for name in names), []).append(row)
     return groups
-
-
-def _now(row: LedgerRow) -> str:
-    situation = situation_of(row)
-    why = f", {row.error}" if row.error else ""
-    return f"It is now {situation} (attempt {row.attempt}, {row.done_by}{why}). {explanation(situation)}"

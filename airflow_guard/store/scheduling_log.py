@@ -24,11 +24,18 @@ _RUN = sa.table(
     *(
         sa.column(name)
         for name in (
-            "dag_id", "run_id", "run_type", "state", "logical_date", "data_interval_start", "clear_number",
-            "triggering_user_name", "conf",
+            "dag_id",
+            "run_id",
+            "run_type",
+            "state",
+            "logical_date",
+            "data_interval_start",
+            "clear_number",
+            "triggering_user_name",
+            "conf",
         )
     ),
-)  # fmt: skip
+)
 _COLUMNS = (
     "dag_id",
     "run_id",
@@ -79,11 +86,15 @@ class SchedulingLog:
             raise ResolutionError(f"Airflow's metadata database cannot be read: {said}") from error
         return [
             Run(
-                row.run_id, row.run_type, row.state or "", row.clear_number or 0, row.triggering_user_name or "",
+                row.run_id,
+                row.run_type,
+                row.state or "",
+                row.clear_number or 0,
+                row.triggering_user_name or "",
                 tuple(tries.get(row.run_id, ())),
             )
             for row in runs
-        ]  # fmt: skip
+        ]
 
     def execution_timeouts(self, dag_id: str) -> dict[str, timedelta]:
         """Return the ``execution_timeout`` of the tasks that have one, as the DAG was last parsed."""
@@ -117,9 +128,14 @@ class SchedulingLog:
                 if row.start_date is None:
                     continue
                 found[row.run_id, row.task_id, row.map_index, row.try_number] = Try(
-                    row.task_id, row.map_index, row.try_number, row.state or "", _instant(row.start_date),
-                    _instant(row.end_date), row.hostname or "",
-                )  # fmt: skip
+                    row.task_id,
+                    row.map_index,
+                    row.try_number,
+                    row.state or "",
+                    _instant(row.start_date),
+                    _instant(row.end_date),
+                    row.hostname or "",
+                )
         by_run: dict[str, list[Try]] = {}
         for key in sorted(found):
             by_run.setdefault(key[0], []).append(found[key])

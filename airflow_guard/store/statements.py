@@ -6,7 +6,6 @@ checks the row count. Statements on keys come as :class:`ByKeys`: for one key, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,44 +13,31 @@ import sqlalchemy as sa
 
 from airflow_guard.core.states import FollowUp, Phase, State
 from airflow_guard.store import dialects
-from airflow_guard.store.dialects import age_s, utc_now
+from airflow_guard.store.by_keys import KeyReads, constant
+from airflow_guard.store.dialects import utc_now
 from airflow_guard.store.driver import OnDriver
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from datetime import date
-    from enum import StrEnum
-
     from airflow_guard.store.tables import Tables
 
 CLAIM_ROWS = ("key_hash", "document", "idempotency_key", "fingerprint")
 CLAIM_SHARED = (
-    "key_date", "normaliser", "key_namespace", "operation", "business_date", "cycle", "deployment", "state", "phase",
-    "follow_up", "attempt", "generation", "owner_token", "task_run_id", "first_task_run_id",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class ByKeys:
-    """One statement for a single key (``:d``, ``:h``) and for many of one date (``:d``, ``:hashes``).
-
-    A single key is the hot path: its plan is a primary-key lookup whatever the statistics say.
-    """
-
-    one: Any
-    many: Any
-    dialect: str
-
-    def on_driver(self) -> OnDriver:
-        """Return the statement for a single key as the hot path executes it."""
-        return OnDriver(self.one)
-
-    def run(self, connection: sa.Connection, key_date: date, hashes: Sequence[str], **values: Any) -> Any:
-        """Execute it for these keys."""
-        if len(hashes) == 1:
-            return connection.execute(self.one, {"d": key_date, "h": hashes[0], **values})
-        listed = dialects.list_value(self.dialect, hashes)
-        return connection.execute(self.many, {"d": key_date, "hashes": listed, **values})
+    "key_date",
+    "normaliser",
+    "key_namespace",
+    "operation",
+    "business_date",
+    "cycle",
+    "deployment",
+    "state",
+    "phase",
+    "follow_up",
+    "attempt",
+    "generation",
+    "owner_token",
+    "task_run_id",
+    "first_task_run_id",
+)
 
 
 @lru_cache(maxsize=16)
@@ -66,7 +52,7 @@ def statements_of(tables: Tables, dialect: str) -> Statements:
     return Statements(tables, dialect)
 
 
-class Statements:
+class Statements(KeyReads):
     """The statements for one set of tables and one database family.
 
     :param tables: the ledger's tables.
@@ -74,116 +60,23 @@ class Statements:
     """
 
     def __init__(self, tables: Tables, dialect: str) -> None:
-        self.dialect = dialect
-        self.tables = tables
-        self._e = tables.execution
-        self._lease = tables.lease
-        self._build_reads()
+        super().__init__(tables, dialect)
         self._build_claims()
         self._build_effects()
         self._build_endings()
         self._build_late_reports()
         self._build_resolutions()
 
-    # -- pieces ---------------------------------------------------------------------------------------------
-
-    def _lease_lives(self) -> sa.ColumnElement[bool]:
-        return sa.exists().where(
-            self._lease.c.task_run_id == self._e.c.task_run_id, self._lease.c.expires_at > utc_now()
-        )
-
-    def _by_keys(self, statement: Any) -> ByKeys:
-        e = self._e
-        one = sa.and_(e.c.key_date == sa.bindparam("d"), e.c.key_hash == sa.bindparam("h"))
-        many = dialects.among_keys(self.dialect, e)
-        return ByKeys(statement.where(one), statement.where(many), self.dialect)
-
-    def _update(self, *where: sa.ColumnElement[bool], **values: Any) -> ByKeys:
-        """Return an update of rows with our token that are in the state to be left."""
-        owned = sa.update(self._e).where(self._e.c.owner_token == sa.bindparam("token"), *where)
-        return self._by_keys(owned.values(values))
-
-    def _in(self, state: State, *phases: Phase) -> sa.ColumnElement[bool]:
-        e = self._e
-        return sa.and_(
-            e.c.state == _constant(state), sa.or_(*(e.c.phase == _constant(phase) for phase in phases))
-        )
-
-    @staticmethod
-    def _to(state: State, phase: Phase, **more: Any) -> dict[str, Any]:
-        finished = sa.null() if state in (State.IN_PROGRESS, State.IN_DOUBT) else utc_now()
-        return {"state": _constant(state), "phase": _constant(phase), "finished_at": finished, **more}
-
-    # -- reads ----------------------------------------------------------------------------------------------
-
-    def _build_reads(self) -> None:
-        e, lease, run = self._e, self._lease, self.tables.task_run
-        short = (
-            e.c.key_hash, e.c.state, e.c.follow_up, e.c.deployment, e.c.first_task_run_id, e.c.task_run_id,
-            e.c.fingerprint,
-        )  # fmt: skip
-        r = self.tables.rerun
-        unused = sa.and_(r.c.used_at.is_(None), r.c.expires_at > utc_now())
-        some_rerun = sa.exists().where(r.c.key_date == sa.bindparam("d"), unused)
-        # Of a done key this says that a person has settled it, or that it has given more than its result.
-        settled = sa.or_(e.c.error.is_not(None), e.c.pushed.is_not(None))
-        self.lookup = self._by_keys(sa.select(*short, sa.or_(settled, some_rerun).label("look_closer")))
-        """What decides about a done key, and whether there is more to know: a person has settled it, or some key of the
-        date may be rerun. A plain read decides nothing else."""
-
-        last_sign = dialects.greatest(
-            self.dialect, e.c.claimed_at, e.c.begun_at, e.c.last_sign_at, lease.c.renewed_at, run.c.ended_at
-        )
-        # A try that has ended has no lease any more, and was alive until then.
-        joined = e.outerjoin(lease, lease.c.task_run_id == e.c.task_run_id).outerjoin(
-            run, run.c.id == e.c.task_run_id
-        )
-        # At most one: an authorisation is of one attempt, and the next generation has another.
-        same = sa.and_(r.c.key_date == e.c.key_date, r.c.key_hash == e.c.key_hash)
-        joined = joined.outerjoin(r, sa.and_(same, r.c.owner_token == e.c.owner_token, unused))
-        over = sa.case((lease.c.expires_at > utc_now(), sa.false()), else_=sa.true())
-        self.read_where = sa.select(
-            e,
-            over.label("lease_over"),
-            age_s(last_sign).label("last_sign_age_s"),
-            age_s(e.c.first_begun_at).label("first_begun_age_s"),
-            r.c.actor.label("rerun_actor"),
-            r.c.reason.label("rerun_reason"),
-            r.c.without_reversal,
-        ).select_from(joined)
-        """All of a row, with what the database's clock says of lease and ages; without a condition."""
-
-        self.read = self._by_keys(self.read_where)
-        """The same for keys."""
-
-        self.lock = self._by_keys(sa.select(e).order_by(e.c.key_hash).with_for_update(of=e))
-        """Lock keys; waits for any transaction that still holds them (an unknown commit)."""
-
-        self.plain = self._by_keys(sa.select(e))
-        """All of a row, without waiting for anybody who holds it."""
-
-        self.owners = self._by_keys(sa.select(e.c.owner_token))
-        """Whose keys are, without waiting either."""
-
-        self.batch_members = (
-            sa.select(e.c.key_hash, e.c.document, e.c.batch_id)
-            .where(e.c.batch_id.in_(sa.bindparam("batch_ids", expanding=True)))
-            .order_by(e.c.batch_id, e.c.batch_position)
-        )
-        """The documents of batches, in their order. Not by the date: databases would rather read all keys of a date that
-        they have no statistics of. A batch's id is made of its keys, and so is of one date."""
-
     # -- claims ---------------------------------------------------------------------------------------------
 
     def _build_claims(self) -> None:
         e = self._e
         claimable = sa.or_(
-            e.c.state == _constant(State.FAILED),
+            e.c.state == constant(State.FAILED),
             sa.and_(self._in(State.IN_PROGRESS, Phase.NONE), ~self._lease_lives()),
         )
-        self.insert_claims = dialects.claim_insert(
-            self.dialect, e, CLAIM_ROWS, CLAIM_SHARED
-        ).execution_options(preserve_rowcount=True)
+        insert = dialects.claim_insert(self.dialect, e, CLAIM_ROWS, CLAIM_SHARED)
+        self.insert_claims = insert.execution_options(preserve_rowcount=True)
         """none → in_progress; an existing key is left alone."""
 
         self.lock_claimable = self._by_keys(
@@ -232,10 +125,10 @@ class Statements:
         """A claimed key with new content gets another idempotency key: no effect has begun under that."""
 
         self.reopen = self._update(
-            e.c.state == _constant(State.COMPLETED),
-            e.c.follow_up.in_([_constant(FollowUp.NONE), _constant(FollowUp.SETTLED)]),
+            e.c.state == constant(State.COMPLETED),
+            e.c.follow_up.in_([constant(FollowUp.NONE), constant(FollowUp.SETTLED)]),
             **self._to(State.FAILED, Phase.NONE, error=sa.bindparam("why")),
-            follow_up=_constant(FollowUp.NONE),
+            follow_up=constant(FollowUp.NONE),
             generation=e.c.generation + 1,
             idempotency_key=sa.bindparam("receiver_key", type_=e.c.idempotency_key.type),
             batch_id=sa.null(),
@@ -274,10 +167,10 @@ class Statements:
         e = self._e
         # The state is written although it stays: with no column written that a generated one depends on, PostgreSQL
         # (18 at least) prepares its expression anew for each row, which costs more than the update.
-        stays = {"state": _constant(State.IN_PROGRESS)}
+        stays = {"state": constant(State.IN_PROGRESS)}
         begun = {
             **stays,
-            "phase": _constant(Phase.BEGUN),
+            "phase": constant(Phase.BEGUN),
             "begun_at": utc_now(),
             "first_begun_at": sa.func.coalesce(e.c.first_begun_at, utc_now()),
             # What this attempt's receiver gets: also NULL, for a document of a former batch that is executed alone.
@@ -292,7 +185,7 @@ class Statements:
         """The same for one member of a batch, with its place in it."""
 
         self.enter_transaction = self._update(
-            self._in(State.IN_PROGRESS, Phase.NONE), **stays, phase=_constant(Phase.IN_TRANSACTION)
+            self._in(State.IN_PROGRESS, Phase.NONE), **stays, phase=constant(Phase.IN_TRANSACTION)
         )
         """in_progress: none → in_transaction. First statement of a business transaction: holds the row."""
 
@@ -320,10 +213,14 @@ class Statements:
         self.complete = self._update(
             self._in(State.IN_PROGRESS, Phase.BEGUN),
             **self._to(
-                State.COMPLETED, Phase.DONE, error=sa.bindparam("why"), result=sa.bindparam("outcome"),
-                pushed=sa.bindparam("pushed"), follow_up=sa.bindparam("follow"),
+                State.COMPLETED,
+                Phase.DONE,
+                error=sa.bindparam("why"),
+                result=sa.bindparam("outcome"),
+                pushed=sa.bindparam("pushed"),
+                follow_up=sa.bindparam("follow"),
             ),
-        )  # fmt: skip
+        )
         """in_progress/begun → completed."""
 
         self.complete_and_begin = self._complete_and_begin()
@@ -346,13 +243,15 @@ class Statements:
         statement = (
             sa.update(e)
             .where(
-                e.c.key_date == keys.c.d, e.c.key_hash == keys.c.h, e.c.owner_token == sa.bindparam("token"),
-                e.c.state == _constant(State.IN_PROGRESS),
-                e.c.phase == either(_constant(Phase.NONE), _constant(Phase.BEGUN)),
+                e.c.key_date == keys.c.d,
+                e.c.key_hash == keys.c.h,
+                e.c.owner_token == sa.bindparam("token"),
+                e.c.state == constant(State.IN_PROGRESS),
+                e.c.phase == either(constant(Phase.NONE), constant(Phase.BEGUN)),
             )
             .values(
-                state=either(_constant(State.IN_PROGRESS), _constant(State.COMPLETED)),
-                phase=either(_constant(Phase.BEGUN), _constant(Phase.DONE)),
+                state=either(constant(State.IN_PROGRESS), constant(State.COMPLETED)),
+                phase=either(constant(Phase.BEGUN), constant(Phase.DONE)),
                 finished_at=either(sa.null(), utc_now()),
                 begun_at=either(utc_now(), e.c.begun_at),
                 first_begun_at=sa.func.coalesce(e.c.first_begun_at, utc_now()),
@@ -360,7 +259,7 @@ class Statements:
                 result=keys.c.r,
                 error=sa.null(),
             )
-        )  # fmt: skip
+        )
         return OnDriver(statement)
 
     # -- endings --------------------------------------------------------------------------------------------
@@ -378,7 +277,7 @@ class Statements:
         """in_progress → rejected: the business refused it."""
 
         doubtful = self._in(State.IN_PROGRESS, Phase.BEGUN, Phase.IN_TRANSACTION)
-        to_doubt = {"state": _constant(State.IN_DOUBT), "error": why}
+        to_doubt = {"state": constant(State.IN_DOUBT), "error": why}
         already = self._in(State.IN_DOUBT, Phase.BEGUN, Phase.IN_TRANSACTION)
         self.doubt = self._update(sa.or_(doubtful, already), **to_doubt, last_sign_at=utc_now())
         """in_progress/begun or in_transaction → in_doubt, by its own owner: a sign of life, also where others have
@@ -391,21 +290,14 @@ class Statements:
         """in_progress/begun → in_doubt, whatever the lease says: a fail-over may have lost how it ended."""
 
         e = self._e
-        pending = sa.and_(
-            e.c.state == _constant(State.COMPLETED), e.c.follow_up == _constant(FollowUp.PENDING)
-        )
+        pending = sa.and_(e.c.state == constant(State.COMPLETED), e.c.follow_up == constant(FollowUp.PENDING))
+        to = {"error": why, "pushed": sa.bindparam("pushed")}
         self.follow_up_done = self._update(
-            pending,
-            follow_up=_constant(FollowUp.NONE),
-            result=sa.bindparam("outcome"),
-            pushed=sa.bindparam("pushed"),
-            error=why,
+            pending, follow_up=constant(FollowUp.NONE), result=sa.bindparam("outcome"), **to
         )
         """completed: follow-up pending → none, with the result."""
 
-        self.follow_up_failed = self._update(
-            pending, follow_up=_constant(FollowUp.FAILED), error=why, pushed=sa.bindparam("pushed")
-        )
+        self.follow_up_failed = self._update(pending, follow_up=constant(FollowUp.FAILED), **to)
         """completed: follow-up pending → failed, with what was pushed before."""
 
     def _build_late_reports(self) -> None:
@@ -425,7 +317,7 @@ class Statements:
         )
         """in_doubt → completed, and failed (resolved as "did not happen", not yet claimed again) → completed."""
 
-        unanswered = sa.and_(self._e.c.follow_up == _constant(FollowUp.NONE), self._e.c.result.is_(None))
+        unanswered = sa.and_(self._e.c.follow_up == constant(FollowUp.NONE), self._e.c.result.is_(None))
         self.late_result = self._update(
             self._in(State.COMPLETED, Phase.DONE),
             unanswered,
@@ -448,10 +340,10 @@ class Statements:
         why: Any = sa.bindparam("why")
         settled = sa.or_(
             sa.and_(
-                e.c.state == _constant(State.COMPLETED),
-                e.c.follow_up.in_([_constant(FollowUp.NONE), _constant(FollowUp.SETTLED)]),
+                e.c.state == constant(State.COMPLETED),
+                e.c.follow_up.in_([constant(FollowUp.NONE), constant(FollowUp.SETTLED)]),
             ),
-            e.c.state == _constant(State.REJECTED),
+            e.c.state == constant(State.REJECTED),
         )
         self.offer_content = self._update(settled, content_offered=sa.bindparam("print_"))
         """completed or rejected: other content was listed, and refused. A person may accept it."""
@@ -493,18 +385,13 @@ class Statements:
         """failed, or in_progress/none with the lease over → dropped."""
 
         unsettled = sa.or_(
-            e.c.follow_up == _constant(FollowUp.FAILED),
-            sa.and_(e.c.follow_up == _constant(FollowUp.PENDING), ~self._lease_lives()),
+            e.c.follow_up == constant(FollowUp.FAILED),
+            sa.and_(e.c.follow_up == constant(FollowUp.PENDING), ~self._lease_lives()),
         )
         self.settle_follow_up = self._update(
-            e.c.state == _constant(State.COMPLETED),
+            e.c.state == constant(State.COMPLETED),
             unsettled,
-            follow_up=_constant(FollowUp.SETTLED),
+            follow_up=constant(FollowUp.SETTLED),
             error=why,
         )
         """completed: follow-up failed, or pending with the lease over → settled."""
-
-
-def _constant(value: StrEnum) -> Any:
-    """Return a state as text of the statement: it is ours, and binding it would cost time on every execution."""
-    return sa.literal_column(f"'{value.value}'", sa.String())

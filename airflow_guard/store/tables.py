@@ -17,12 +17,19 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from airflow_guard.core.checks import BreakState, CheckOutcome
 from airflow_guard.core.errors import ConfigurationError
 from airflow_guard.core.states import PHASES_OF_STATE, FollowUp, State
-from airflow_guard.store.alert_table import alert_columns
-from airflow_guard.store.column_types import BigId, Hash, Instant, LongText
-from airflow_guard.store.listed_table import count_columns, listed_columns
+from airflow_guard.store.columns import (
+    BigId,
+    Hash,
+    Instant,
+    LongText,
+    alert_columns,
+    break_columns,
+    count_columns,
+    listed_columns,
+    reconciliation_columns,
+)
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}\Z")
 _MYSQL: dict[str, Any] = {
@@ -96,8 +103,8 @@ class Tables:
         self.execution = self._execution()
         self.event = self._event()
         self.alias = self._alias()
-        self.reconciliation = self._reconciliation()
-        self.breaks = self._breaks()
+        self.reconciliation = self._table("reconciliation", *reconciliation_columns(prefix))
+        self.breaks = self._table("break", *break_columns(prefix))
         self.alert = self._table("alert", *alert_columns(prefix))
         self.rerun = self._rerun()
         self.horizon = self._horizon()
@@ -247,103 +254,6 @@ class Tables:
             sa.Column("reason", LongText, nullable=False),
             # The digest of the old pair, unique: two renames of one name, or one after another, cannot race.
             sa.UniqueConstraint("old_hash", name=self._name("alias_old")),
-        )
-
-    def _reconciliation(self) -> sa.Table:
-        outcomes = ", ".join(f"'{outcome}'" for outcome in CheckOutcome)
-        return self._table(
-            "reconciliation",
-            sa.Column("id", BigId, primary_key=True, autoincrement=True),
-            sa.Column("check_hash", Hash, nullable=False),
-            sa.Column("ti_id", sa.String(40), nullable=False),
-            sa.Column("dag_id", sa.String(250), nullable=False),
-            sa.Column("task_id", sa.String(250), nullable=False),
-            sa.Column("run_id", sa.String(250), nullable=False),
-            sa.Column("map_index", sa.Integer, nullable=False),
-            sa.Column("try_number", sa.Integer, nullable=False),
-            sa.Column("run_type", sa.String(50), nullable=False),
-            sa.Column("run_after_at", Instant),
-            sa.Column("deployment", sa.String(250), nullable=False),
-            sa.Column("key_namespace", sa.String(250), nullable=False),
-            sa.Column("operation", sa.String(250), nullable=False),
-            sa.Column("business_date", sa.Date, nullable=False),
-            sa.Column("cycle", sa.String(100), nullable=False),
-            sa.Column("run_date", sa.Date, nullable=False),
-            sa.Column("date_source", sa.String(20), nullable=False),
-            sa.Column("date_detail", sa.String(250), nullable=False),
-            sa.Column("with_keys", sa.SmallInteger),
-            sa.Column("source_count", sa.BigInteger),
-            sa.Column("target_count", sa.BigInteger),
-            sa.Column("totals", LongText),
-            sa.Column("source_read_at", Instant),
-            sa.Column("target_read_at", Instant),
-            sa.Column("break_count", sa.BigInteger),
-            sa.Column("break_cap", sa.Integer),
-            sa.Column("capped", sa.SmallInteger),
-            sa.Column("poke_count", sa.Integer, nullable=False, server_default="0"),
-            sa.Column("same_pokes", sa.Integer, nullable=False, server_default="0"),
-            sa.Column("difference", Hash),
-            sa.Column("settled", sa.SmallInteger, nullable=False, server_default="0"),
-            sa.Column("error_count", sa.Integer, nullable=False, server_default="0"),
-            sa.Column("last_error", LongText),
-            sa.Column("outcome", sa.String(10)),
-            sa.Column("reason", LongText),
-            sa.Column("started_at", Instant, nullable=False),
-            sa.Column("ended_at", Instant),
-            # The digest of who checks which date, unique: a check that goes on after a reschedule finds its row.
-            sa.UniqueConstraint("check_hash", name=self._name("reconciliation_check")),
-            sa.CheckConstraint(f"outcome IN ({outcomes})", name=self._name("reconciliation_outcome")),
-            sa.CheckConstraint(
-                "(outcome IS NULL) = (ended_at IS NULL)", name=self._name("reconciliation_ended")
-            ),
-            sa.Index(self._name("reconciliation_date"), "business_date", "key_namespace", "operation"),
-            sa.Index(self._name("reconciliation_run"), "run_id", "dag_id"),
-            sa.Index(self._name("reconciliation_try"), "ti_id"),
-        )
-
-    def _breaks(self) -> sa.Table:
-        states = ", ".join(f"'{state}'" for state in BreakState)
-        unsettled = sa.text("state <> 'resolved'")
-        return self._table(
-            "break",
-            sa.Column("id", BigId, primary_key=True, autoincrement=True),
-            sa.Column("break_hash", Hash, nullable=False),
-            sa.Column("deployment", sa.String(250), nullable=False),
-            sa.Column("key_namespace", sa.String(250), nullable=False),
-            sa.Column("operation", sa.String(250), nullable=False),
-            sa.Column("business_date", sa.Date, nullable=False),
-            sa.Column("cycle", sa.String(100), nullable=False),
-            sa.Column("break_type", sa.String(30), nullable=False),
-            sa.Column("group_values", LongText, nullable=False),
-            sa.Column("document", LongText),
-            sa.Column("field", sa.String(250)),
-            sa.Column("source_value", LongText),
-            sa.Column("target_value", LongText),
-            sa.Column("variance", LongText),
-            sa.Column("source_records", sa.BigInteger),
-            sa.Column("target_records", sa.BigInteger),
-            sa.Column("state", sa.String(10), nullable=False),
-            sa.Column("opened_by_id", BigId, nullable=False),
-            sa.Column("seen_by_id", BigId, nullable=False),
-            sa.Column("closed_by_id", BigId),
-            sa.Column("first_seen_at", Instant, nullable=False),
-            sa.Column("last_seen_at", Instant, nullable=False),
-            sa.Column("closed_at", Instant),
-            sa.Column("actor", sa.String(250)),
-            sa.Column("reason", LongText),
-            # The digest of what the break is, unique within its date: found again it is the same row.
-            sa.UniqueConstraint("business_date", "break_hash", name=self._name("break_what")),
-            sa.CheckConstraint(f"state IN ({states})", name=self._name("break_state")),
-            sa.CheckConstraint(
-                "(state = 'resolved') = (closed_at IS NOT NULL)", name=self._name("break_closed")
-            ),
-            sa.Index(
-                self._name("break_open"),
-                "state",
-                "business_date",
-                postgresql_where=unsettled,
-                sqlite_where=unsettled,
-            ),
         )
 
     def _rerun(self) -> sa.Table:

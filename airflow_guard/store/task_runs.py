@@ -11,19 +11,15 @@ import sqlalchemy as sa
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import DATELESS
 from airflow_guard.core.states import State
+from airflow_guard.store.columns import COUNTS
 from airflow_guard.store.dialects import utc_after, utc_now
 from airflow_guard.store.events import told
-from airflow_guard.store.listed_table import COUNTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from airflow_guard.core.keys import KeyShape, KeySpace
+    from airflow_guard.core.keys import KeySpace
     from airflow_guard.store.database import LedgerDatabase
-
-
-_NEAR = 45
-"""Within so many days of a date its neighbours are looked for: a month and what its end may move by."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +52,53 @@ class StoredDate:
     detail: str
 
 
-class TaskRuns:
+class RunDates:
+    """Reads which dates the runs of a task had.
+
+    :param dated: the table of what a task does in a run.
+    :param date: its column of the run's date.
+    """
+
+    def __init__(self, database: LedgerDatabase, dated: sa.Table, date: str) -> None:
+        self._db = database
+        self._dated, self._date = dated, dated.c[date]
+
+    def stored_date(self, dag_id: str, run_id: str, task_id: str) -> StoredDate | None:
+        """Return the business date that this task of this run recorded first, ``None`` if it has not run."""
+        run, day = self._dated, self._date
+        found = (
+            sa.select(day, run.c.date_source, run.c.date_detail)
+            .where(run.c.run_id == run_id, run.c.dag_id == dag_id, run.c.task_id == task_id)
+            .order_by(run.c.id)
+            .limit(1)
+        )
+        row = self._db.read(lambda connection: connection.execute(found).first())
+        return StoredDate(row[0], row.date_source, row.date_detail) if row else None
+
+    def previous_run(self, dag_id: str, task_id: str, before: datetime) -> tuple[str, date, datetime] | None:
+        """Return run id, business date and due time of the scheduled run of this task that was due last before."""
+        run, day = self._dated, self._date
+        found = (
+            sa.select(run.c.run_id, day, run.c.run_after_at)
+            .where(
+                run.c.dag_id == dag_id,
+                run.c.task_id == task_id,
+                run.c.run_type == "scheduled",
+                run.c.run_after_at < as_stored(before, self._db.dialect),
+            )
+            .order_by(run.c.run_after_at.desc(), run.c.id)
+            .limit(1)
+        )
+        row = self._db.read(lambda connection: connection.execute(found).first())
+        due = aware(row.run_after_at) if row else None
+        return (row[0], row[1], due) if row and due else None
+
+
+class TaskRuns(RunDates):
     """Reads and writes ``guard_task_run`` and ``guard_lease``."""
 
     def __init__(self, database: LedgerDatabase) -> None:
-        self._db = database
+        super().__init__(database, database.tables.task_run, "business_date")
         self._run = database.tables.task_run
         self._lease = database.tables.lease
 
@@ -126,9 +164,8 @@ class TaskRuns:
         count = sa.bindparam("listed", type_=sa.Integer)
         more = sa.case((run.c.documents < count, count), else_=run.c.documents)
         added = run.c.first_claims + sa.bindparam("first", type_=sa.Integer)
-        change = (
-            sa.update(run).where(run.c.id == sa.bindparam("run")).values(documents=more, first_claims=added)
-        )
+        this = sa.update(run).where(run.c.id == sa.bindparam("run"))
+        change = this.values(documents=more, first_claims=added)
         connection.execute(change, {"run": task_run_id, "first": first, "listed": listed})
 
     def close(
@@ -187,62 +224,6 @@ class TaskRuns:
         )
         return list(self._db.read(lambda connection: connection.execute(found).all()))
 
-    def stored_date(self, dag_id: str, run_id: str, task_id: str) -> StoredDate | None:
-        """Return the business date that this task of this run recorded first, ``None`` if it has not run."""
-        run = self._run
-        found = (
-            sa.select(run.c.business_date, run.c.date_source, run.c.date_detail)
-            .where(run.c.run_id == run_id, run.c.dag_id == dag_id, run.c.task_id == task_id)
-            .order_by(run.c.id)
-            .limit(1)
-        )
-        row = self._db.read(lambda connection: connection.execute(found).first())
-        return StoredDate(row.business_date, row.date_source, row.date_detail) if row else None
-
-    def previous_run(self, dag_id: str, task_id: str, before: datetime) -> tuple[str, date, datetime] | None:
-        """Return run id, business date and due time of the scheduled run of this task that was due last before."""
-        run = self._run
-        found = (
-            sa.select(run.c.run_id, run.c.business_date, run.c.run_after_at)
-            .where(
-                run.c.dag_id == dag_id,
-                run.c.task_id == task_id,
-                run.c.run_type == "scheduled",
-                run.c.run_after_at < as_stored(before, self._db.dialect),
-            )
-            .order_by(run.c.run_after_at.desc(), run.c.id)
-            .limit(1)
-        )
-        row = self._db.read(lambda connection: connection.execute(found).first())
-        due = aware(row.run_after_at) if row else None
-        return (row.run_id, row.business_date, due) if row and due else None
-
-    def neighbours(self, dag_id: str, business_date: date, shape: KeyShape) -> list[Any]:
-        """Return distinct (business_date, key_shape, date_detail) of this operation's tries under another shape, on the
-        nearest dates before and after that have some: the same names, dated by another rule."""
-        run = self._run
-        mine = (run.c.dag_id == dag_id, run.c.key_shape.like(f"{shape.names}/%"))
-        least, most = (date.fromordinal(max(1, business_date.toordinal() + days)) for days in (-_NEAR, _NEAR))
-        before = sa.select(sa.func.max(run.c.key_date)).where(
-            *mine, run.c.key_date < business_date, run.c.key_date >= least
-        )
-        after = sa.select(sa.func.min(run.c.key_date)).where(
-            *mine, run.c.key_date > business_date, run.c.key_date <= most
-        )
-        found = (
-            sa.select(run.c.business_date, run.c.key_shape, run.c.date_detail)
-            .where(*mine, run.c.key_shape != shape.text, run.c.mode == "enforce", run.c.key_date != DATELESS)
-            .distinct()
-        )
-
-        def look(connection: sa.Connection) -> list[Any]:
-            dates = [
-                day for each in (before, after) if (day := connection.execute(each).scalar()) is not None
-            ]
-            return list(connection.execute(found.where(run.c.key_date.in_(dates))).all()) if dates else []
-
-        return self._db.read(look)
-
     def seen_from_start(self, dag_id: str, run_id: str, task_id: str) -> bool:
         """Return whether the ledger saw the first try of this task in this run. A later one may have been refused."""
         run = self._run
@@ -260,54 +241,6 @@ class TaskRuns:
         )
         return aware(self._db.read(lambda connection: connection.execute(found).scalar_one()))
 
-    def other_shapes(self, dag_id: str, business_date: date, shape: str) -> list[Any]:
-        """Return distinct (task_id, key_namespace, operation, cycle, key_shape) of tries of this DAG and date
-        under another shape that did something."""
-        run = self._run
-        columns = (run.c.task_id, run.c.key_namespace, run.c.operation, run.c.cycle, run.c.key_shape)
-        found = (
-            sa.select(*columns)
-            .where(
-                run.c.business_date == business_date,
-                run.c.dag_id == dag_id,
-                run.c.key_shape != shape,
-                run.c.mode == "enforce",
-            )
-            .distinct()
-        )
-        return list(self._db.read(lambda connection: connection.execute(found).all()))
-
-    def dateless_shapes(self, dag_id: str, shape: str) -> list[Any]:
-        """Return the same of all tries of this DAG whose keys hold once per document, on whatever date: one of each
-        shape, in as many steps as there are shapes."""
-        run = self._run
-        columns = (
-            run.c.task_id,
-            run.c.key_namespace,
-            run.c.operation,
-            run.c.cycle,
-            run.c.key_shape,
-            run.c.mode,
-        )
-        after = (
-            sa.select(*columns)
-            .where(
-                run.c.dag_id == dag_id, run.c.key_date == DATELESS, run.c.key_shape > sa.bindparam("after")
-            )
-            .order_by(run.c.key_shape)
-            .limit(1)
-        )
-
-        def look(connection: sa.Connection) -> list[Any]:
-            found, last = [], ""
-            while (row := connection.execute(after, {"after": last}).first()) is not None:
-                found.append(row)
-                last = row.key_shape
-            return found
-
-        rows = self._db.read(look)
-        return [row for row in rows if row.key_shape != shape and row.mode == "enforce"]
-
     def namesakes(self, space: KeySpace, identity: TaskIdentity) -> list[str]:
         """Return the key namespaces of other DAGs that have the operation for this date, if this is its first run.
 
@@ -324,12 +257,15 @@ class TaskRuns:
         others = (
             sa.select(run.c.key_namespace)
             .where(
-                same_date, run.c.operation == space.operation, run.c.key_namespace != space.key_namespace,
-                run.c.deployment == space.deployment, run.c.mode == "enforce",
+                same_date,
+                run.c.operation == space.operation,
+                run.c.key_namespace != space.key_namespace,
+                run.c.deployment == space.deployment,
+                run.c.mode == "enforce",
             )
             .distinct()
             .order_by(run.c.key_namespace)
-        )  # fmt: skip
+        )
 
         def look(connection: sa.Connection) -> list[str]:
             if connection.execute(before.limit(1)).first() is not None:

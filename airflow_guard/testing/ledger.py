@@ -175,9 +175,15 @@ class TestLedger:
         if row is None:
             raise ResolutionError(f"The ledger does not know {document!r}.")
         resolution.resolve(
-            self._ledger, space.key_date, row.key_hash, row.owner_token, decision, actor=actor, reason=reason,
+            self._ledger,
+            space.key_date,
+            row.key_hash,
+            row.owner_token,
+            decision,
+            actor=actor,
+            reason=reason,
             content=row.content,
-        )  # fmt: skip
+        )
 
     def authorise_rerun(
         self,
@@ -199,9 +205,13 @@ class TestLedger:
         if row is None:
             raise ResolutionError(f"The ledger does not know {document!r}.")
         reruns.authorise(
-            self._ledger, [resolution.Judged(space.key_date, row.key_hash, row.owner_token)], actor=actor,
-            reason=reason, expires=DEFAULT_EXPIRY, without_reversal=without_reversal,
-        )  # fmt: skip
+            self._ledger,
+            [resolution.Judged(space.key_date, row.key_hash, row.owner_token)],
+            actor=actor,
+            reason=reason,
+            expires=DEFAULT_EXPIRY,
+            without_reversal=without_reversal,
+        )
 
     @contextmanager
     def connection(self) -> Iterator[sa.Connection]:

@@ -69,7 +69,7 @@ class DatabaseTry:
             return "end", True
 
     def _enter(self, key: LiveKey, at: At, index: int, move: str) -> tuple[str, bool]:
-        transaction = BusinessTransaction(key.ledger, key.own(index, 0), key.hashes)
+        transaction = key.ledger.transaction(key.own(index, 0), key.hashes)
         try:
             connection = transaction.__enter__()
         except (OwnershipLost, LedgerBusy):
@@ -99,7 +99,7 @@ class DatabaseTry:
         own = key.own(index, 0)
         try:
             lost = key.ledger.fail(own, key.hashes, "raised", begun=False)
-            ending = BusinessTransaction(key.ledger, own, key.hashes).ending
+            ending = key.ledger.transaction(own, key.hashes).ending
             if lost and ending() is Ending.SELF_COMMITTED:
                 key.ledger.doubt(own, key.hashes, "committed by itself")
         except GuardError:

@@ -48,7 +48,7 @@ def post(connection: sa.Connection, name: str = "S-1") -> None:
 
 
 def transaction(one: Attempt) -> BusinessTransaction:
-    return BusinessTransaction(one.ledger, one.own, one.hashes)
+    return one.ledger.transaction(one.own, one.hashes)
 
 
 def run(one: Attempt, callable_: Callable[[sa.Connection], object]) -> Ending:

@@ -71,7 +71,7 @@ class Cut:
 
     def post(self, one: Attempt) -> BusinessTransaction:
         """Run a business transaction through the proxy, up to a commit whose answer is lost."""
-        business = BusinessTransaction(self.proxied, one.own, one.hashes)
+        business = self.proxied.transaction(one.own, one.hashes)
         with pytest.raises(UnknownCommit), business as connection:
             connection.exec_driver_sql("INSERT INTO posting VALUES ('S-1')")
             business.complete('"ok"')
@@ -347,7 +347,7 @@ def test_a_business_transaction_whose_connection_mariadb_loses_ends_in_a_typed_e
 ) -> None:
     ledger = new_ledger(database.url)
     one = attempt(ledger)
-    business = BusinessTransaction(ledger, one.own, one.hashes)
+    business = ledger.transaction(one.own, one.hashes)
     with pytest.raises(LedgerError) as caught, business as connection:
         lose(connection)
         business.complete('"ok"')
@@ -481,7 +481,7 @@ def test_where_synchronous_commit_is_off_the_ledger_switches_it_on_for_its_trans
         "one round trip cannot switch it on"
     )
     posting = attempt(ledger, "c")
-    business = BusinessTransaction(ledger, posting.own, posting.hashes)
+    business = ledger.transaction(posting.own, posting.hashes)
     with business as connection:
         seen["a business transaction"] = connection.exec_driver_sql(show).scalar_one()
         business.complete(None)

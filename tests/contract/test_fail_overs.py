@@ -118,26 +118,26 @@ def test_only_what_the_ledger_learnt_since_is_trusted(ledger: Ledger) -> None:
     record(ledger)
     after = attempt(ledger, "after").fail("no")
     hashes = [*before.hashes, *after.hashes]
-    assert fail_overs.not_trusted(ledger, SPACE.key_date, hashes) == set(before.hashes)
-    assert fail_overs.not_trusted(ledger, SPACE.key_date, []) == set()
+    assert ledger.not_trusted(SPACE.key_date, hashes) == set(before.hashes)
+    assert ledger.not_trusted(SPACE.key_date, []) == set()
     fail_over.close(ledger, actor="ada", reason="compared")
-    assert fail_overs.not_trusted(ledger, SPACE.key_date, hashes) == set()
+    assert ledger.not_trusted(SPACE.key_date, hashes) == set()
 
 
 def test_what_is_put_in_doubt_counts_from_when_commits_were_lost(ledger: Ledger) -> None:
     record(ledger)
-    known = fail_overs.open_one(ledger.database)
+    known = ledger.open_fail_over()
     assert known is not None
     assert known.lost_since == SINCE
     claim = attempt(ledger, "PAY-1", "PAY-2")
     for _ in range(2):  # the answer to the first commit may be lost
-        assert fail_overs.put_in_doubt(ledger, claim.own, claim.hashes, None, known) == set()
+        assert ledger.doubt_since(claim.own, claim.hashes, None, known) == set()
     row = claim.row()
     assert (row.state, row.error) == (State.IN_DOUBT, known.why)
     assert row.first_begun_age_s == pytest.approx((datetime.now(UTC) - SINCE).total_seconds(), abs=600)
     assert [each.kind for each in events_of(ledger, SPACE.key_date, row.key_hash)] == ["doubt"]
     stranger = Ownership.new(SPACE.key_date, opened(ledger), "another")
-    assert fail_overs.put_in_doubt(ledger, stranger, claim.hashes, None, known) == set(claim.hashes)
+    assert ledger.doubt_since(stranger, claim.hashes, None, known) == set(claim.hashes)
 
 
 def test_an_effect_that_began_before_the_loss_is_remembered_since_then(ledger: Ledger) -> None:
@@ -148,10 +148,10 @@ def test_an_effect_that_began_before_the_loss_is_remembered_since_then(ledger: L
         stored = as_stored(long_ago, ledger.database.dialect)
         connection.execute(sa.update(e).values(first_begun_at=stored, state=e.c.state))
     record(ledger)
-    known = fail_overs.open_one(ledger.database)
+    known = ledger.open_fail_over()
     assert known is not None
     again = attempt(ledger, "PAY-1", known=True)
-    assert fail_overs.put_in_doubt(ledger, again.own, again.hashes, None, known) == set()
+    assert ledger.doubt_since(again.own, again.hashes, None, known) == set()
     assert earlier.row().first_begun_age_s == pytest.approx(
         (datetime.now(UTC) - long_ago).total_seconds(), abs=600
     )
@@ -161,7 +161,7 @@ def test_an_effect_that_began_before_the_loss_is_remembered_since_then(ledger: L
 def test_several_open_ones_are_read_as_one(ledger: Ledger) -> None:
     for since in (SINCE, SINCE - timedelta(days=1), SINCE + timedelta(days=1)):
         fail_over.record(ledger, since, actor="ada", reason="again")
-    known = fail_overs.open_one(ledger.database)
+    known = ledger.open_fail_over()
     assert known is not None
     assert (known.lost_since, known.id) == (SINCE - timedelta(days=1), 3)
     assert len(fail_over.close(ledger, actor="bob", reason="compared")) == 3

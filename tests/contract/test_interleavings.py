@@ -30,8 +30,8 @@ from tests.databases import databases
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from airflow_guard.store.by_keys import ByKeys
     from airflow_guard.store.ledger import Ledger
-    from airflow_guard.store.statements import ByKeys
     from tests.contract.exploring import Program
     from tests.databases import DatabaseKind, DatabaseUnderTest
 

@@ -14,7 +14,7 @@ from airflow_guard.core.errors import GuardError, LedgerBusy
 from airflow_guard.core.guard import Verdict
 from airflow_guard.core.states import Phase, State
 from airflow_guard.store import database as database_module
-from airflow_guard.store.business_transaction import BusinessTransaction, Ending
+from airflow_guard.store.business_transaction import Ending
 from airflow_guard.store.changes import Ownership
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
@@ -222,9 +222,9 @@ def test_who_reports_late_does_not_wait_for_whoever_holds_the_key_now(
         "reject": lambda: shared_ledger.reject(one.own, one.hashes, "why"),
         "doubt": lambda: shared_ledger.doubt(one.own, one.hashes, "why"),
     }[report]
-    with BusinessTransaction(shared_ledger, again.own, again.hashes), ThreadPoolExecutor(1) as pool:
+    with shared_ledger.transaction(again.own, again.hashes), ThreadPoolExecutor(1) as pool:
         assert pool.submit(late).result(PATIENCE_S / 10) == set(one.hashes)
-        ended = BusinessTransaction(shared_ledger, one.own, one.hashes)
+        ended = shared_ledger.transaction(one.own, one.hashes)
         assert pool.submit(ended.ending).result(PATIENCE_S / 10) is Ending.LOST
 
 
@@ -271,7 +271,7 @@ def test_on_a_strict_server_the_ledger_works_as_on_any_other(strict_ledger: Ledg
     }
     assert ledger.begin(one.own, one.hashes) == set(one.hashes)
     done = attempt(ledger, "c")
-    business = BusinessTransaction(ledger, done.own, done.hashes)
+    business = ledger.transaction(done.own, done.hashes)
     with business as connection:
         connection.exec_driver_sql("INSERT INTO posting VALUES ('c')")
         business.complete(None)
@@ -302,7 +302,7 @@ def test_on_a_strict_server_a_business_transaction_that_comes_late_is_told_to_tr
     other = owner(ledger, SPACE)
 
     def enter() -> None:
-        with BusinessTransaction(ledger, one.own, one.hashes):
+        with ledger.transaction(one.own, one.hashes):
             raise AssertionError("entered")
 
     with stepped(ledger) as held, ThreadPoolExecutor(1) as pool:
@@ -325,7 +325,7 @@ def test_a_commit_that_fails_to_serialise_is_rolled_back_and_told_to_try_again(
     with ledger.database.engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE posting (name VARCHAR(40))")
     attempts = [attempt(ledger, "a"), attempt(ledger, "b")]
-    first, second = (BusinessTransaction(ledger, one.own, one.hashes) for one in attempts)
+    first, second = (ledger.transaction(one.own, one.hashes) for one in attempts)
     with first as one, second as two:
         for connection in (one, two):  # each reads what the other writes
             connection.exec_driver_sql("SELECT count(*) FROM posting")

@@ -10,8 +10,8 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.core.states import PHASES_OF_STATE, TRANSITIONS, Event, FollowUp, State
+from airflow_guard.store.by_keys import ByKeys
 from airflow_guard.store.dialects import list_value
-from airflow_guard.store.statements import ByKeys
 from tests.contract.attempts import opened
 
 if TYPE_CHECKING:

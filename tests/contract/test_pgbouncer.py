@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from airflow_guard.core.guard import Asking, TaskIdentity, Verdict, judge
 from airflow_guard.core.states import State
-from airflow_guard.store.business_transaction import BusinessTransaction, Ending
+from airflow_guard.store.business_transaction import Ending
 from airflow_guard.store.changes import BEGIN
 from airflow_guard.store.database import LedgerDatabase
 from airflow_guard.store.ledger import Ledger
@@ -124,7 +124,7 @@ def execute(ledger: Ledger, name: str) -> str:
     one.complete(f'"{name}"')
     assert one.row().state is State.COMPLETED
     posting = attempt(ledger, f"{name} posted")
-    business = BusinessTransaction(ledger, posting.own, posting.hashes)
+    business = ledger.transaction(posting.own, posting.hashes)
     with business as connection:
         session = connection.exec_driver_sql("SELECT pg_backend_pid()").scalar_one()
         business.complete(None)

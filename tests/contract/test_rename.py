@@ -164,7 +164,7 @@ def test_a_dry_run_counts_and_changes_nothing(ledger: Ledger) -> None:
     attempt(ledger, "INV-1").begin().complete()
     assert renamed(ledger, dry_run=True).count == 1
     assert len(keys_of(ledger, SPACE, "INV-1")) == 1
-    assert aliases.resolve(ledger, *OLD) == OLD
+    assert aliases.resolve(ledger.database, *OLD) == OLD
 
 
 # -- aliases
@@ -174,11 +174,14 @@ def test_an_alias_leads_old_code_to_the_keys_through_any_number_of_renames(ledge
     attempt(ledger, "INV-1").begin().complete()
     last = ("books", "post")
     renamed(ledger)
-    assert aliases.resolve(ledger, *OLD) == NEW
+    assert aliases.resolve(ledger.database, *OLD) == NEW
     renamed(ledger, NEW, last)
-    assert aliases.resolve(ledger, *OLD) == aliases.resolve(ledger, *NEW) == last
-    assert aliases.resolve(ledger, *last) == last
-    assert aliases.resolve(ledger, "statementspost", "_statement") == ("statementspost", "_statement")
+    assert aliases.resolve(ledger.database, *OLD) == aliases.resolve(ledger.database, *NEW) == last
+    assert aliases.resolve(ledger.database, *last) == last
+    assert aliases.resolve(ledger.database, "statementspost", "_statement") == (
+        "statementspost",
+        "_statement",
+    )
     with ledger.database.engine.connect() as connection:
         assert aliases.former_names(connection, ledger.database.tables, last) == sorted([OLD, NEW])
 
@@ -187,10 +190,10 @@ def test_an_operation_can_be_renamed_back(ledger: Ledger) -> None:
     attempt(ledger, "INV-1").begin().complete()
     renamed(ledger)
     renamed(ledger, NEW, OLD)
-    assert aliases.resolve(ledger, *OLD) == aliases.resolve(ledger, *NEW) == OLD
+    assert aliases.resolve(ledger.database, *OLD) == aliases.resolve(ledger.database, *NEW) == OLD
     assert len(keys_of(ledger, SPACE, "INV-1")) == 1
     renamed(ledger)
-    assert aliases.resolve(ledger, *OLD) == NEW
+    assert aliases.resolve(ledger.database, *OLD) == NEW
     assert len(keys_of(ledger, RENAMED, "INV-1")) == 1
 
 
@@ -200,7 +203,7 @@ def test_renamed_back_over_two_steps(ledger: Ledger) -> None:
     for old, new in ((OLD, NEW), (NEW, third), (third, OLD)):
         renamed(ledger, old, new)
     for name in (OLD, NEW, third):
-        assert aliases.resolve(ledger, *name) == OLD
+        assert aliases.resolve(ledger.database, *name) == OLD
 
 
 def test_aliases_in_a_circle_end_with_an_error_that_names_them(ledger: Ledger) -> None:
@@ -215,7 +218,7 @@ def test_aliases_in_a_circle_end_with_an_error_that_names_them(ledger: Ledger) -
             )
         )  # fmt: skip
     with pytest.raises(ConfigurationError, match=r"circle.*bank_statements / post"):
-        aliases.resolve(ledger, *OLD)
+        aliases.resolve(ledger.database, *OLD)
 
 
 # -- what is refused
@@ -251,7 +254,7 @@ def test_a_key_that_exists_under_both_names_refuses_the_rename(ledger: Ledger) -
         ):
             renamed(ledger, dry_run=dry_run)
     assert len(keys_of(ledger, SPACE, "INV-1", "INV-2")) == 2
-    assert aliases.resolve(ledger, *OLD) == OLD
+    assert aliases.resolve(ledger.database, *OLD) == OLD
 
 
 def test_a_name_that_the_ledger_never_saw_is_not_renamed(ledger: Ledger) -> None:
@@ -261,8 +264,8 @@ def test_a_name_that_the_ledger_never_saw_is_not_renamed(ledger: Ledger) -> None
             ResolutionError, match=r"no operation statement / post.*Did you mean statements / post"
         ):
             renamed(ledger, ("statement", "post_statement"), NEW, dry_run=dry_run)
-    assert aliases.resolve(ledger, "statement", "post_statement") == ("statement", "post_statement")
-    assert aliases.resolve(ledger, *NEW) == NEW
+    assert aliases.resolve(ledger.database, "statement", "post_statement") == ("statement", "post_statement")
+    assert aliases.resolve(ledger.database, *NEW) == NEW
 
 
 @databases("sqlite")
@@ -343,7 +346,7 @@ def test_a_rename_that_comes_while_a_claim_is_under_way(ledger: Ledger, database
     assert isinstance(outcome, ResolutionError), outcome
     assert "being worked on" in str(outcome)
     assert set(keys_of(ledger, SPACE, "done before", "new")) == {"done before", "new"}
-    assert aliases.resolve(ledger, *OLD) == OLD
+    assert aliases.resolve(ledger.database, *OLD) == OLD
 
 
 def test_a_claim_under_the_new_names_that_comes_first_is_a_collision(
@@ -392,7 +395,7 @@ def test_tasks_that_claim_all_the_time_execute_each_document_once(
 
 def one_try(ledger: Ledger, todo: list[str], effects: list[str]) -> list[str]:
     """Execute documents one by one until the ledger says no; return what is not done."""
-    space = KeySpace(*until_not_busy(lambda: aliases.resolve(ledger, *OLD)), DAY)
+    space = KeySpace(*until_not_busy(lambda: aliases.resolve(ledger.database, *OLD)), DAY)
     run, left = until_not_busy(lambda: opened(ledger, space)), list(todo)
     with suppress(OwnershipLost, LedgerBusy):
         for document in documents_of(space, *todo):

@@ -13,7 +13,7 @@ from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.store import resolution
 from airflow_guard.store.changes import Ownership
-from airflow_guard.store.resolution import Judged, mark_doubt_expired, resolve_many
+from airflow_guard.store.resolution import Judged, resolve_many
 from tests.contract.attempts import (
     DAY,
     SPACE,
@@ -220,7 +220,7 @@ def test_an_answer_that_waits_for_a_claim_is_about_an_earlier_attempt(
 
 def test_a_late_report_of_the_attempt_itself_beats_a_resolution(ledger: Ledger) -> None:
     late = attempt(ledger, "INV-1").begin().die()
-    mark_doubt_expired(ledger, DAY, [late.row()], "test")
+    ledger.expire(DAY, [late.row()], "test")
     late.complete('"done"')
     with pytest.raises(StaleResolution, match="settled already"):
         resolve(late, "did_not_happen")
@@ -372,8 +372,8 @@ def test_expired_attempts_are_marked_in_doubt_once_with_an_event(ledger: Ledger)
     before_effect = attempt(ledger, "C").die()
     running = attempt(ledger, "D").begin()
     rows = [killed.row(0), killed.row(1), before_effect.row(), running.row()]
-    for _ in range(2):
-        assert mark_doubt_expired(ledger, DAY, rows, "post try 2") == set(killed.hashes)
+    assert [ledger.expire(DAY, rows, "post try 2") for _ in range(2)] == [2, 0]
+    assert [row.state for row in (killed.row(0), killed.row(1))] == [State.IN_DOUBT] * 2
     assert killed.row().state is State.IN_DOUBT
     assert before_effect.row().state is State.IN_PROGRESS
     assert running.row().state is State.IN_PROGRESS
@@ -386,7 +386,7 @@ def test_a_lease_that_is_renewed_after_the_read_is_not_marked(ledger: Ledger) ->
     seen = paused.row()
     assert seen.lease_over
     ledger.runs.renew(paused.own.task_run_id, 60)
-    assert mark_doubt_expired(ledger, DAY, [seen], "post try 2") == set()
+    assert ledger.expire(DAY, [seen], "post try 2") == 0
     with pytest.raises(ResolutionError, match="worker-7"):
         resolve(paused, "happened")
 

@@ -15,8 +15,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.store import dialects
+from airflow_guard.store.by_keys import ByKeys
 from airflow_guard.store.driver import OnDriver
-from airflow_guard.store.statements import ByKeys, statements_of
+from airflow_guard.store.statements import statements_of
 from tests.contract.attempts import new_ledger
 
 if TYPE_CHECKING:

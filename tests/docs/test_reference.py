@@ -26,7 +26,7 @@ from airflow_guard.core.errors import GuardError
 from airflow_guard.core.states import TRANSITIONS, Phase, State
 from airflow_guard.execution.spec import INJECTED
 from airflow_guard.get_provider_info import get_provider_info
-from airflow_guard.hooks.metrics import COUNTERS, PREFIX
+from airflow_guard.operators.endings import COUNTERS, PREFIX
 from airflow_guard.reconciling.rules import BreakType
 from airflow_guard.store.tables import Tables
 from airflow_guard.testing import Moment, TestLedger

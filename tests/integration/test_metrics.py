@@ -11,7 +11,7 @@ from airflow.sdk import DAG
 
 from airflow_guard import External, IdempotentOperator, ReconciliationSensor, Rejected, Side
 from airflow_guard.airflow_compat import _stats, count_stat
-from airflow_guard.hooks.metrics import COUNTERS, count
+from airflow_guard.operators.endings import COUNTERS, count
 from tests.airflow_runs import start_run
 from tests.databases import databases
 

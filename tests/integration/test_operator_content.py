@@ -10,7 +10,7 @@ import pytest
 from airflow_guard import ContentChanged, External, IdempotentOperator, Rejected
 from airflow_guard.commands.main import main
 from airflow_guard.core.errors import DocumentError
-from airflow_guard.operators.failures import GuardFailure
+from airflow_guard.operators.endings import GuardFailure
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
 from tests.integration.conftest import LEDGER

@@ -22,7 +22,7 @@ from airflow_guard import (
     previous_business_day,
     previous_day,
 )
-from airflow_guard.operators.failures import GuardFailure
+from airflow_guard.operators.endings import GuardFailure
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
 

@@ -17,8 +17,7 @@ from airflow_guard.core.keys import KeyShape, KeySpace
 from airflow_guard.execution.run import GuardedTask
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks import connections
-from airflow_guard.hooks.executors import executors_of_task, refuse_file_elsewhere
-from airflow_guard.hooks.ledger import open_database, open_ledger
+from airflow_guard.hooks.ledger import executors_of_task, open_database, open_ledger, refuse_file_elsewhere
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.store.migrate import migrate
 from airflow_guard.store.task_runs import TaskTry

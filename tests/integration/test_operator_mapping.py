@@ -9,7 +9,7 @@ import pytest
 
 from airflow_guard import ConfigurationError, DocumentError, Forgotten, IdempotentOperator
 from airflow_guard.commands.main import main
-from airflow_guard.operators.failures import GuardFailure
+from airflow_guard.operators.endings import GuardFailure
 from airflow_guard.reading.monitor import Monitor
 from airflow_guard.reading.watching import Watch
 from airflow_guard.store.ledger import Ledger

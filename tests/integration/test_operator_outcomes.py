@@ -27,7 +27,7 @@ from airflow_guard import (
     TooManyRejected,
 )
 from airflow_guard.airflow_compat import AirflowSkipException
-from airflow_guard.operators.failures import GuardFailure, GuardRetry
+from airflow_guard.operators.endings import GuardFailure, GuardRetry
 from demo.waiting import QUIET_S
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases

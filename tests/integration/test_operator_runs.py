@@ -13,7 +13,7 @@ import sqlalchemy as sa
 
 from airflow_guard import IdempotentOperator, KeyDrift, NotGuardedThen, OtherDeployment, OtherRun
 from airflow_guard.commands.main import main
-from airflow_guard.operators.failures import GuardFailure
+from airflow_guard.operators.endings import GuardFailure
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
 from tests.integration.conftest import LEDGER

@@ -20,7 +20,7 @@ from airflow_guard import (
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.report import Report
 from airflow_guard.execution.listed import Listed
-from airflow_guard.operators.failures import GuardRetry
+from airflow_guard.operators.endings import GuardRetry
 from airflow_guard.operators.task_try import GuardedTry
 from airflow_guard.operators.waiting import Wait
 from airflow_guard.triggers import SHORTEST_DEFERRAL_S

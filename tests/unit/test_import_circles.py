@@ -1,4 +1,4 @@
-"""No files of the package import each other in a circle, also not by an import inside a function."""
+"""No files import each other in a circle, also not by an import inside a function or for the type checker."""
 
 from __future__ import annotations
 
@@ -7,42 +7,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import airflow_guard
+import demo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
-ROOT = Path(airflow_guard.__file__).parent
+ROOTS = (Path(airflow_guard.__file__).parent, Path(demo.__file__ or "").parent)
 Graph = dict[str, set[str]]
 
 
 def modules() -> dict[str, Path]:
-    """Return every module of the package with its file."""
+    """Return every module of the package, and of the demo, with its file."""
     found = {}
-    for path in sorted(ROOT.rglob("*.py")):
-        parts = path.relative_to(ROOT.parent).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    for root in ROOTS:
+        for path in sorted(root.rglob("*.py")):
+            parts = path.relative_to(root.parent).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
     return found
-
-
-def statements(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports that are executed, early or late: those for the type checker are not."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, (ast.Import, ast.ImportFrom)):
-            yield child
-        elif isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            for statement in child.orelse:
-                yield from statements(statement)
-        else:
-            yield from statements(child)
 
 
 def imported(source: str, known: Mapping[str, object]) -> set[str]:
     """Return the modules of the package that a file imports."""
     names: set[str] = set()
-    for statement in statements(ast.parse(source)):
+    for statement in ast.walk(ast.parse(source)):
         if isinstance(statement, ast.Import):
             names |= {alias.name for alias in statement.names}
-        elif statement.module:
+        elif isinstance(statement, ast.ImportFrom) and statement.module:
             # A name of a package may be a module of it, or something that it defines.
             inside = {f"{statement.module}.{alias.name}" for alias in statement.names}
             names |= (inside & known.keys()) or {statement.module}
@@ -84,13 +74,13 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     assert circles(graph) == []
 
 
-def test_late_imports_count_and_those_for_the_type_checker_do_not() -> None:
+def test_late_imports_count_and_those_for_the_type_checker() -> None:
     known = {"airflow_guard": 0, "airflow_guard.a": 0, "airflow_guard.b": 0, "airflow_guard.c": 0}
     source = (
         "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from airflow_guard import a\n"
         "def late():\n    from airflow_guard.b import x\n    from airflow_guard import c\n"
     )
-    assert imported(source, known) == {"airflow_guard.b", "airflow_guard.c"}
+    assert imported(source, known) == {"airflow_guard.a", "airflow_guard.b", "airflow_guard.c"}
 
 
 def test_a_circle_is_found_however_long() -> None:

@@ -10,7 +10,6 @@ import sqlalchemy as sa
 
 from airflow_guard.core.content import fingerprint
 from airflow_guard.core.keys import KeySpace
-from airflow_guard.store import contents
 from tests.contract.attempts import attempt
 from tests.databases import databases
 from tests.ui.forms.site import LEDGER, Site, events
@@ -33,7 +32,7 @@ def listed_again(site: Site, amount: str, own: Attempt | None = None) -> Attempt
         with site.ledger.database.engine.begin() as connection:
             connection.execute(sa.update(e).values(fingerprint=fingerprint({"amount": "100"})))
     row = own.row()
-    contents.offer(site.ledger, DAY, [(row, fingerprint({"amount": amount}))])
+    site.ledger.offer(DAY, [(row, fingerprint({"amount": amount}))])
     return own
 
 

@@ -57,7 +57,7 @@ def test_an_operation_is_renamed_after_a_preview(site: Site) -> None:
     assert moved(site, "E2E-1")
     (told,) = events(site.ledger, "rename")
     assert (told.actor, told.reason) == ("op", "the task was renamed")
-    assert aliases.resolve(site.ledger, "payments", "pay") == ("payments", "pay_out")
+    assert aliases.resolve(site.ledger.database, "payments", "pay") == ("payments", "pay_out")
 
 
 @OF_EACH
