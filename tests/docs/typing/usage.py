@@ -15,6 +15,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 
 from airflow_guard import (
     Database,
+    Expected,
     External,
     GuardRerunOperator,
     IdempotentOperator,
@@ -196,3 +197,69 @@ def rerun_statements() -> None:
     preview = GuardRerunOperator(task_id="preview", dry_run=True, **what)
     ok = ApprovalOperator(task_id="four_eyes", subject="Rerun?", body="{{ ti.xcom_pull('preview') }}")
     preview >> ok >> GuardRerunOperator(task_id="authorise", expires=timedelta(hours=24), **what)
+
+
+def card_payments(business_date: date) -> Iterator[dict[str, Any]]:
+    """List the payments of the card file."""
+    yield {"end_to_end_id": "1", "amount": Decimal("1.00"), "currency": "EUR", "counterparty": "A"}
+
+
+def trailer_total(business_date: date) -> Decimal:
+    """Read the total that the file's trailer says."""
+    return Decimal("1.00")
+
+
+def fewest(business_date: date) -> Expected | None:
+    """Say what a day should bring."""
+    return Expected(least=100, otherwise="warn") if business_date.day > 1 else None
+
+
+def pay(payload: Mapping[str, Any], idempotency_key: str) -> str:
+    """Pay."""
+    return idempotency_key
+
+
+def bank_knows(idempotency_key: str) -> bool | None:
+    """Ask the bank."""
+    return None
+
+
+@dag(schedule="@daily", start_date=pendulum.datetime(2026, 1, 1))
+def card_file() -> None:
+    """6: a night that brings nothing is no success."""
+    IdempotentOperator(
+        task_id="pay",
+        operation="pay",
+        python_callable=pay,
+        documents=card_payments,
+        document_key="end_to_end_id",
+        expected=Expected(least=1, total=trailer_total, amount="amount", otherwise="fail"),
+        on_empty="fail",
+        on_repeated="fail",
+        once_per="document",
+        side_effect=External(
+            verify=bank_knows,
+            settle_after=timedelta(minutes=10),
+            ask_fields=["amount", "currency", "counterparty"],
+        ),
+    )
+    IdempotentOperator(
+        task_id="a_number",
+        python_callable=pay,
+        documents=card_payments,
+        document_key="end_to_end_id",
+        expected=100,
+    )
+    IdempotentOperator(
+        task_id="a_callable",
+        python_callable=pay,
+        documents=card_payments,
+        document_key="end_to_end_id",
+        expected=fewest,
+    )
+
+    @task.idempotent(expected=Expected(most=10), document_key="end_to_end_id")
+    def remind(payload: Mapping[str, Any]) -> None:
+        """Remind."""
+
+    remind(documents=card_payments)
