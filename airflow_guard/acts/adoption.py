@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import uuid
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 
 from airflow_guard.acts.once import one_transaction
+from airflow_guard.core.date_checks import A_YEAR_OF_DAYS
 from airflow_guard.core.dates import parse_business_date
 from airflow_guard.core.decisions import check_words
 from airflow_guard.core.errors import ConfigurationError, GuardError, ResolutionError, ResultError
@@ -172,6 +173,7 @@ class _Adoption:
         self._insert = _insert(ledger.database.dialect, ledger.database.tables.execution)
         self._owner_of = _owner_of(ledger.database.dialect, ledger.database.tables.execution)
         self.done = Adopted()
+        self._today = datetime.now(UTC).date()
 
     def run(self, connection: sa.Connection, rows: Iterable[HistoryRow]) -> None:
         """Read, check and insert everything, in the caller's transaction."""
@@ -215,6 +217,10 @@ class _Adoption:
             raise ResolutionError(row.problem)
         given, shared = row.values, self._operation
         business_date = parse_business_date(given.get("business_date"), source="business_date")
+        if (business_date - self._today).days > A_YEAR_OF_DAYS:
+            raise ResolutionError(
+                f"business_date {business_date} lies more than a year in the future (today is {self._today}): history cannot"
+            )
         cycle = _text(given.get("cycle"), "cycle") or shared.cycle
         space, hasher = self._space(business_date, cycle)
         document = None

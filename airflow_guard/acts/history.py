@@ -5,22 +5,25 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy.exc import DBAPIError
 
 from airflow_guard.acts.adoption import COLUMNS, HistoryRow
-from airflow_guard.core.documents import BYTE_ORDER_MARK
+from airflow_guard.core.documents import BYTE_ORDER_MARK, BYTE_ORDER_MARKS
 from airflow_guard.core.errors import ResolutionError
+from airflow_guard.core.texts import cell_meant
 from airflow_guard.store.database import _READ_ONLY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import sqlalchemy as sa
 
 _FETCHED = 500
+_ROUNDED = re.compile(r"\d(?:[.,]\d+)?E\+\d+")
 _READ_ONLY_ON = {
     "postgresql": "SET TRANSACTION READ ONLY",
     # Of the session: DDL would end a transaction that is read only, and then run.
@@ -44,7 +47,7 @@ def csv_rows(lines: Iterable[str], delimiter: str = ",") -> Iterator[HistoryRow]
     """
     reader = csv.reader(_without_mark(lines), delimiter=delimiter, strict=True)
     try:
-        header = next(reader, None)
+        header = next((cells for cells in reader if cells), None)
         if header is None:
             raise ResolutionError("The CSV file is empty; it needs a header: business_date,document")
         names = _columns([name.strip() for name in header], "The CSV header")
@@ -56,7 +59,8 @@ def csv_rows(lines: Iterable[str], delimiter: str = ",") -> Iterator[HistoryRow]
                 problem = f"has {len(cells)} cells, the header has {len(names)}"
                 yield HistoryRow(place, {}, problem)
             else:
-                yield HistoryRow(place, dict(zip(names, cells, strict=True)))
+                values = {name: cell_meant(cell) for name, cell in zip(names, cells, strict=True)}
+                yield HistoryRow(place, values, _spoilt(values))
     except csv.Error as error:
         raise ResolutionError(f"The CSV file cannot be read at line {reader.line_num}: {error}") from error
     except UnicodeDecodeError as error:
@@ -64,6 +68,17 @@ def csv_rows(lines: Iterable[str], delimiter: str = ",") -> Iterator[HistoryRow]
             f"The CSV file is not {error.encoding} text (after line {reader.line_num}): {error.reason}. "
             "Convert it to UTF-8."
         ) from error
+
+
+def _spoilt(values: Mapping[str, str]) -> str | None:
+    """Return what is wrong with an id that a spreadsheet took for a number: tasks would not find it, and do it again."""
+    document = values.get("document", "")
+    if not _ROUNDED.fullmatch(document):
+        return None
+    return (
+        f"document is {document!r}, as a spreadsheet writes a long number: its digits are lost. Let the ids be text there, "
+        "and save the file again"
+    )
 
 
 def uploaded_rows(data: bytes, delimiter: str = ",") -> Iterator[HistoryRow]:
@@ -145,6 +160,11 @@ def _columns(names: Sequence[str], what: str) -> list[str]:
     """Refuse what is not known: a misspelt ``document`` would adopt runs as a whole."""
     known = ", ".join(COLUMNS)
     unknown: list[Any] = sorted(set(names) - set(COLUMNS))
+    marked = [name for name in names if name.startswith(BYTE_ORDER_MARKS)]
+    if marked:
+        raise ResolutionError(
+            f"{what} has a byte order mark before {marked[0]!r}, of another encoding. Save it as UTF-8."
+        )
     if len(names) == 1 and any(mark in names[0] for mark in ";\t|"):
         raise ResolutionError(f"{what} is {names[0]!r}: is its delimiter another one? (--delimiter)")
     if unknown:

@@ -27,7 +27,8 @@ ABOUT_A_DAY = timedelta(hours=20)
 """Runs due less than this apart may well share a business date: a schedule within the day, with cycles.
 Shorter than the shortest local day (23 h), longer than twice daily."""
 
-_A_YEAR_OF_DAYS = 366
+A_YEAR_OF_DAYS = 366
+"""A business date further ahead is a slip of the pen."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ def in_the_future(resolved: ResolvedDate, facts: RunFacts, now: datetime) -> str
     """
     today = facts.local_date(now)
     ahead = (resolved.date - today).days
-    if ahead > _A_YEAR_OF_DAYS:
+    if ahead > A_YEAR_OF_DAYS:
         raise BusinessDateError(
             f"Business date {resolved.date} ({resolved.detail}) of {facts} lies {ahead} days in the future (today is "
             f"{today}). Nothing was done. Trigger a run with the right date."

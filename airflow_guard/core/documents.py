@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from airflow_guard.core.keys import KeyHasher
 
 BYTE_ORDER_MARK = "\ufeff"
+BYTE_ORDER_MARKS = (BYTE_ORDER_MARK, "\ufffe", "\u00ef\u00bb\u00bf", "\u00fe\u00ff", "\u00ff\u00fe")
+"""The same as a reader sees it who took the file for another encoding: Latin-1, or the other byte order."""
 """What many programs put before the first character of a UTF-8 file, so before the name of its first column."""
 
 AFTER_A_FINER_IDENTITY = (
@@ -81,10 +83,19 @@ class DocumentReader:
             try:
                 content = fingerprint(item, self._fields, self._document_key)
             except DocumentError as error:
-                raise DocumentError(f"Document {self.called(item)}: {error}") from error
+                raise DocumentError(f"Document {self.called(item)}: {error}{_beyond_header(item)}") from error
         else:
             identity, content = item, None
-        name = hasher.normalise(identity)
+        try:
+            name = hasher.normalise(identity)
+        except DocumentError:
+            if identity is not item or self._document_key is None or isinstance(item, str):
+                raise
+            raise DocumentError(
+                f"With document_key={self._document_key!r} a document is a mapping, not {type(item).__name__} "
+                f"({reprlib.repr(item):.80}). Convert it where the documents are listed: dict(row), row._mapping of "
+                "SQLAlchemy, dataclasses.asdict(…)."
+            ) from None
         key_hash = hasher.key_hash(name)
         payload = item if content is not None else name
         return Document(name, payload, key_hash, hasher, content, identity)
@@ -153,13 +164,23 @@ class DocumentReader:
 def _marked(names: Iterable[object]) -> str:
     """Return what to do about a byte order mark before a field's name, which nobody sees."""
     marked = next(
-        (each for each in names if isinstance(each, str) and each.startswith(BYTE_ORDER_MARK)), None
+        (each for each in names if isinstance(each, str) and each.startswith(BYTE_ORDER_MARKS)), None
     )
     if marked is None:
         return ""
     return (
         f" The name {marked!r} begins with a byte order mark, which belongs to the file: open it with "
         'encoding="utf-8-sig".'
+    )
+
+
+def _beyond_header(item: Mapping[Any, Any]) -> str:
+    """Return what to do about cells without a name, which ``csv.DictReader`` puts under ``None``."""
+    if None not in item:
+        return ""
+    return (
+        " Its line has more cells than the header has names: correct the file, or name the last column "
+        'with csv.DictReader(…, restkey="rest").'
     )
 
 

@@ -124,6 +124,15 @@ def safe_cell(value: object) -> str | int:
     return text
 
 
+def cell_meant(text: str) -> str:
+    """Return what a cell of an export was, without the apostrophe of :func:`safe_cell`.
+
+    >>> cell_meant("'=HYPERLINK(1)"), cell_meant("'quoted'"), cell_meant("-12.50")
+    ('=HYPERLINK(1)', "'quoted'", '-12.50')
+    """
+    return text[1:] if text.startswith("'") and safe_cell(text[1:]) == text else text
+
+
 # -- Times and lengths of time as people read them at a terminal ---------------------------------------------
 
 

@@ -629,6 +629,71 @@ def test_adopt_names_every_bad_line(ledger: Ledger, cli: Cli, tmp_path: Path) ->
     assert cli.json("show") == []
 
 
+@databases("sqlite")
+@pytest.mark.parametrize(
+    ("cell", "why"),
+    [
+        ("1.23E+15", "as a spreadsheet writes a long number: its digits are lost"),
+        ("1,2E+15", "its digits are lost"),
+    ],
+)
+def test_adopt_refuses_ids_that_a_spreadsheet_has_rounded(
+    ledger: Ledger, cli: Cli, tmp_path: Path, cell: str, why: str
+) -> None:
+    """Adopted as they are, no task would find them, and the payments would be sent again."""
+    file = tmp_path / "done.csv"
+    file.write_text(f'business_date,document\n2025-03-31,"{cell}"\n', encoding="utf-8")
+    command = ("adopt", "--dag", "statements", "--operation", "post_statement", "--csv", str(file), *REASON)
+    cli(*command, code=1)
+    assert "line 2: document is" in cli.err
+    assert why in cli.err
+    file.write_text("business_date,document\n2025-03-31,1E5\n", encoding="utf-8")
+    cli(*command)
+    assert [key["document"] for key in cli.json("show")] == ["1E5"]
+
+
+@databases("sqlite")
+def test_adopt_refuses_a_date_far_ahead(ledger: Ledger, cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "done.csv"
+    ahead = (datetime.now(UTC) + timedelta(days=400)).date()
+    file.write_text(f"business_date,document\n{ahead},A\n", encoding="utf-8")
+    cli("adopt", "--dag", "s", "--operation", "o", "--csv", str(file), *REASON, code=1)
+    assert f"business_date {ahead} lies more than a year in the future" in cli.err
+    assert cli.json("show") == []
+
+
+@databases("sqlite")
+def test_adopt_takes_the_ids_of_an_export_as_they_were(ledger: Ledger, cli: Cli, tmp_path: Path) -> None:
+    """Export puts an apostrophe before what a spreadsheet would execute: it is no part of the id."""
+    names = ["-S1", "=1+1", "@x", "'quoted'", "+49 1", "plain"]
+    attempt(ledger, *names).begin().complete()
+    exported = list(csv.DictReader(io.StringIO(cli("export", "statements", "--start", "2025-03-31"))))
+    assert "'-S1" in {row["document"] for row in exported}
+    file = tmp_path / "done.csv"
+    with file.open("w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, ["business_date", "document"], extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(exported)
+    said = cli("adopt", "--dag", "statements", "--operation", "post_statement", "--csv", str(file), *REASON)
+    assert "0 of 6 rows adopted" in said, "all are known: each has its own key"
+    cli("adopt", "--dag", "copy", "--operation", "post_statement", "--csv", str(file), *REASON)
+    assert sorted(key["document"] for key in cli.json("show", "copy")) == sorted(names)
+
+
+@databases("sqlite")
+def test_adopt_names_a_mark_of_another_encoding_and_passes_over_empty_lines(
+    ledger: Ledger, cli: Cli, tmp_path: Path
+) -> None:
+    file = tmp_path / "done.csv"
+    command = ("adopt", "--dag", "statements", "--operation", "post_statement", "--csv", str(file), *REASON)
+    file.write_text("\u00ef\u00bb\u00bfbusiness_date,document\n2025-03-31,A\n", encoding="utf-8")
+    cli(*command, code=1)
+    assert "byte order mark before 'ï»¿business_date', of another encoding" in cli.err
+    file.write_text("\n\nbusiness_date,document\n\n2025-03-31,A\n", encoding="utf-8")
+    cli(*command)
+    assert [key["document"] for key in cli.json("show")] == ["A"]
+
+
 @databases(*ONE_OF_EACH)
 def test_adopt_from_a_query_on_the_ledgers_own_and_on_another_database(
     ledger: Ledger, cli: Cli, database: DatabaseUnderTest, tmp_path: Path

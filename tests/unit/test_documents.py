@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import csv
+import sqlite3
 from collections import UserDict, defaultdict
 from datetime import date
 from types import MappingProxyType
+from typing import Any
 
 import pytest
 
@@ -185,3 +189,37 @@ def test_a_name_and_a_mapping_of_the_same_document_contradict_each_other():
     found = without_repetitions(read("S-1", STATEMENT))
     assert found.unique == []
     assert len(found.conflicting) == 2
+
+
+@pytest.mark.parametrize("mark", ["\ufeff", "\u00ef\u00bb\u00bf", "\u00fe\u00ff"])
+def test_d14_a_byte_order_mark_is_named_in_whatever_encoding_the_file_was_read(mark: str) -> None:
+    refused: list[Any] = []
+    reader = DocumentReader(SPACE.hasher(), "no")
+    list(reader.chunks([{f"{mark}no": "1"}], 10, lambda _, error: refused.append(str(error))))
+    assert "byte order mark" in refused[0]
+    assert 'encoding="utf-8-sig"' in refused[0]
+
+
+def test_cells_beyond_the_header_are_named() -> None:
+    lines = ["no,amount", "A,1,extra", "B,2"]
+    refused: list[Any] = []
+    reader = DocumentReader(SPACE.hasher(), "no")
+    chunks = list(reader.chunks(csv.DictReader(lines), 10, lambda _, error: refused.append(str(error))))
+    assert [document.name for chunk in chunks for document in chunk] == ["B"]
+    assert "Its line has more cells than the header has names" in refused[0]
+    # The advice.
+    named = csv.DictReader(lines, restkey="rest")
+    assert [len(chunk) for chunk in reader.chunks(named, 10, pytest.fail)] == [2]
+
+
+def test_rows_of_a_database_are_told_to_become_mappings() -> None:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.row_factory = sqlite3.Row
+        rows = connection.execute("SELECT 'A' AS no, 1 AS amount").fetchall()
+    refused: list[Any] = []
+    reader = DocumentReader(SPACE.hasher(), "no")
+    assert list(reader.chunks(rows, 10, lambda _, error: refused.append(str(error)))) == []
+    assert "With document_key='no' a document is a mapping, not Row" in refused[0]
+    assert "dict(row)" in refused[0]
+    [[document]] = reader.chunks([dict(row) for row in rows], 10, pytest.fail)
+    assert (document.name, document.payload) == ("A", {"no": "A", "amount": 1})
