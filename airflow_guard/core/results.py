@@ -7,13 +7,15 @@ calls that push one key, the later in the listing wins, in a replay as in a firs
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncIterator, Awaitable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from airflow_guard.core.errors import ResultError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 
 # -- Results of callables as they are stored: ASCII JSON with a size limit -----------------------------------
@@ -59,6 +61,17 @@ def decode_result(text: str | None) -> Any:
 def has_result(text: str | None) -> bool:
     """Return whether a result is stored: the stored ``None`` is one, a missing one is not."""
     return text is not None
+
+
+def unfinished(value: object) -> str | None:
+    """Return what is wrong with a result that stands for work to be done still, ``None`` if it does not.
+
+    >>> unfinished(map(print, "AB"))
+    'the callable returned a map, and nothing says that what is behind it has run'
+    """
+    if not isinstance(value, (Iterator, AsyncIterator, Awaitable, Future)):
+        return None
+    return f"the callable returned a {type(value).__name__}, and nothing says that what is behind it has run"
 
 
 # -- What a callable gave to other tasks beside its result: XComs that it pushed, and extras of its outlet events --

@@ -19,7 +19,7 @@ from airflow_guard.core.errors import (
     ResultError,
 )
 from airflow_guard.core.report import Outcome
-from airflow_guard.core.results import UNSTORED, encode_result
+from airflow_guard.core.results import UNSTORED, encode_result, unfinished
 from airflow_guard.core.states import FollowUp
 from airflow_guard.core.texts import described
 from airflow_guard.execution.units import (
@@ -130,6 +130,10 @@ class ExternalEffect:
                 value = self._try.callee.call(unit.values())
         except BaseException as error:  # AirflowTaskTimeout and SystemExit count too
             return self._failed(unit, error, entered=entered)
+        if (why := unfinished(value)) is not None:
+            return self._failed(
+                unit, ConfigurationError(f"{why}. Let it return when it is done."), entered=True
+            )
         return self._done(unit, value, pushes)
 
     def _reverse_first(self, unit: Unit) -> UnitResult | None:

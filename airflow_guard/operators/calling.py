@@ -85,10 +85,11 @@ class Function:
             getattr(type(function), "__call__", None)  # noqa: B004 - not asked whether it can be called
         )
 
-    def check_arguments(self, known: Collection[str] | None) -> None:
+    def check_arguments(self, known: Collection[str] | None, gives: Collection[str] = INJECTED) -> None:
         """Refuse, when the DAG is parsed, what would fail when the function is called.
 
         :param known: names in ``op_kwargs``, ``None`` if only the run will tell.
+        :param gives: names that the operator gives to it.
         :raises ConfigurationError: for example a parameter that nothing fills.
         """
         injected = sorted(self.filled & set(INJECTED))
@@ -105,11 +106,11 @@ class Function:
                 f"op_kwargs hold {', '.join(given)}, which the operator gives to {self.what}. Use another "
                 "name."
             )
-        missing = sorted(self.required - set(INJECTED) - set(known) - KNOWN_CONTEXT_KEYS - {"templates_dict"})
+        missing = sorted(self.required - set(gives) - set(known) - KNOWN_CONTEXT_KEYS - {"templates_dict"})
         if missing:
             raise ConfigurationError(
                 f"{self.what} requires {', '.join(missing)}, which nothing gives: neither the operator "
-                f"({', '.join(INJECTED)}), nor Airflow's context, nor op_kwargs."
+                f"({', '.join(each for each in INJECTED if each in gives)}), nor Airflow's context, nor op_kwargs."
             )
 
     def callee(

@@ -17,7 +17,7 @@ from airflow_guard.core.run_facts import parse_business_date
 from airflow_guard.execution.spec import Callee, GuardSpec
 from airflow_guard.hooks.ledger import ledger_conn_id
 from airflow_guard.operators.business_date import refuse_uncalled_rule
-from airflow_guard.operators.calling import Function
+from airflow_guard.operators.calling import GIVEN_TO_ALL, Function
 
 if TYPE_CHECKING:
     from airflow_guard.hooks.settings import GuardSettings
@@ -106,6 +106,13 @@ class Declaration:
         return self.values.get("operation") or self.task_id
 
     def _check_key(self, spec: GuardSpec, settings: GuardSettings) -> None:
+        for name in ("document", "cycle"):
+            value = self.values.get(name)
+            if name not in self.mapped and callable(value) and not isinstance(value, XComArg):
+                raise ConfigurationError(
+                    f"{name}={value!r:.80} is a function, which nobody calls. Give a text, a template or the result of "
+                    "another task."
+                )
         for name in ("operation", "key_namespace"):
             value = self.values.get(name)
             if name in self.mapped or (value is not None and (not isinstance(value, str) or "{{" in value)):
@@ -200,9 +207,9 @@ class Declaration:
             Function.of("on_rerun", spec.side_effect.on_rerun).check_arguments(known)
         documents = self.values.get("documents")
         if callable(documents) and not isinstance(documents, XComArg):
-            Function.of("documents", documents).check_arguments(known)
+            Function.of("documents", documents).check_arguments(known, GIVEN_TO_ALL)
         for name, each in expecting_functions(spec.expected):
-            Function.of(name, each).check_arguments(known)
+            Function.of(name, each).check_arguments(known, GIVEN_TO_ALL)
 
     def _args(self) -> tuple[Any, ...] | None:
         """Return the ``op_args``, ``None`` if only the run will tell how many there are."""

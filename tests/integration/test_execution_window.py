@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -347,3 +348,41 @@ def test_one_failure_does_not_stop_the_rest(books: Books) -> None:
     assert error.retryable
     assert "B: ValueError: no rate for B" in str(error)
     assert report.summary()["failed_documents"] == ["B"]
+
+
+class _Later:
+    """What a client of some library gives for work that it will do."""
+
+    def __await__(self) -> Any:
+        yield
+
+
+@pytest.mark.parametrize("kind", ["generator", "map", "future", "awaitable", "async generator"])
+def test_what_stands_for_work_still_to_be_done_is_no_effect_that_is_done(books: Books, kind: str) -> None:
+    """Nothing of it has run, or it may run still: "done" would be a lie, and so would "nothing happened"."""
+
+    def pays(document: str) -> Any:
+        books.receiver.call(document)
+        yield document
+
+    async def pays_later(document: str) -> Any:
+        yield document
+
+    def pay(document: str) -> Any:
+        return {
+            "generator": lambda: pays(document),
+            "map": lambda: map(books.receiver.call, [document]),
+            "future": Future,
+            "awaitable": _Later,
+            "async generator": lambda: pays_later(document),
+        }[kind]()
+
+    report = books.run(pay, ["A"])
+    assert counts(report) == {"in_doubt": 1}
+    assert books.states() == {"A": "in_doubt"}
+    assert "nothing says that what is behind it has run. Let it return when it is done" in str(
+        failure(report)
+    )
+    assert books.receiver.documents() == []
+    books.resolve("A", "did_not_happen")
+    assert counts(books.run(books.pay, ["A"], try_number=2)) == {"executed": 1}

@@ -540,3 +540,26 @@ def test_default_args_do_not_fill_what_the_operator_gives() -> None:
     with DAG("parsed", schedule=None, default_args={"attempt": 3, "region": "eu"}) as dag:
         notify(document="A")
     assert dag.task_dict["notify"].op_kwargs == {"region": "eu"}
+
+
+@pytest.mark.parametrize("name", ["document", "cycle"])
+def test_a_function_as_a_part_of_the_key_is_refused_and_not_called_by_airflow(dag: DAG, name: str) -> None:
+    given: dict[str, Any] = {"documents": None, "document": "A"} | {name: lambda: "A"}
+    with pytest.raises(ConfigurationError, match=f"{name}=.* is a function, which nobody calls"):
+        guarded(**given)
+
+
+@pytest.mark.parametrize(
+    ("parameter", "what"),
+    [
+        ({"expected": lambda document: 1}, "expected requires document, which nothing gives"),
+        ({"expected": lambda idempotency_key: 1}, "expected requires idempotency_key"),
+        ({"documents": lambda payload: []}, "documents requires payload"),
+    ],
+)
+def test_what_is_asked_for_the_listing_knows_no_document(
+    dag: DAG, parameter: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=what) as caught:
+        guarded(**parameter)
+    assert "the operator (business_date, cycle)" in str(caught.value)
