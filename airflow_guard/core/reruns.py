@@ -106,8 +106,7 @@ def not_done(
     decision = _INSTEAD.get(situation)
     instead = f" First: {resolve_command(key_hash, decision=decision, ledger=ledger)}" if decision else ""
     return ResolutionError(
-        f"{text} is {situation}, so there is nothing to authorise. {explanation(situation)}{instead} Nothing was "
-        "authorised."
+        f"{text} is {situation}, so there is nothing to authorise. {explanation(situation)} Nothing was authorised.{instead}"
     )
 
 

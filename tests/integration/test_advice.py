@@ -6,6 +6,7 @@ That every command, option, parameter and setting in a text exists at all: tests
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -17,6 +18,7 @@ import pytest
 import sqlalchemy as sa
 from airflow.sdk import DAG
 
+import airflow_guard
 from airflow_guard import (
     ConfigurationError,
     Database,
@@ -30,6 +32,7 @@ from airflow_guard.acts.purging import Purge
 from airflow_guard.acts.reruns import authorise
 from airflow_guard.commands.definitions import COMMANDS
 from airflow_guard.commands.main import main
+from airflow_guard.core import commands as command_lines
 from airflow_guard.core import errors
 from airflow_guard.core.documents import DocumentReader
 from airflow_guard.core.expectations import Expected
@@ -116,7 +119,7 @@ def follows(*kinds: type[BaseException]) -> Callable[[Any], Any]:
 
 ADVISE_NOTHING = {
     errors.GuardError: "the root",
-    errors.ContentChanged: "followed in tests/integration/test_execution_content.py",
+    errors.ContentChanged: "followed in tests/integration/test_content_advice.py",
     errors.Signal: "the root of what callables raise",
     errors.Rejected: "raised by the callable; what becomes of it is TooManyRejected",
     errors.NotExecuted: "raised by the callable; another try does it",
@@ -638,6 +641,226 @@ def test_diagnose_of_a_guarded_task_that_listed_nothing(
     assert "not guarded" not in said["conclusion"]
     (finding,) = [each for each in said["findings"] if each["cause"] == "listed nothing"]
     assert "1 tries of guarded tasks" in finding["evidence"]
+
+
+# -- commands ------------------------------------------------------------------------------------------------------
+
+
+def doubtful(books: Books) -> str:
+    """Leave document A in doubt, and return its key."""
+
+    def pay(document: str) -> None:
+        raise TimeoutError("no answer")
+
+    books.run(pay, ["A"])
+    return books.row("A").key_hash
+
+
+def test_what_show_says_settles_a_key(
+    books: Books, reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = doubtful(books)
+    capsys.readouterr()
+    assert main(["show", "--key", key, "-o", "json", "--ledger", books.url]) == 0
+    [life] = json.loads(capsys.readouterr().out)
+    happened, _ = life["commands"]
+    reader.runs([word for word in shlex.split(happened) if word not in ("--ledger", books.url)])
+    assert counts(books.run(books.pay, ["A"], try_number=2)) == {"replayed": 1}
+
+
+def test_a_command_about_a_key_that_is_not_there(
+    books: Books, reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    doubtful(books)
+    wrong = ["resolve", books.dag_id, str(DAY), "post", "B", "--happened", "--reason", "seen", "--yes"]
+    assert main([*wrong, "--ledger", books.url]) == 1
+    [words] = commands_in(capsys.readouterr().err)
+    reader.runs([word for word in words if word not in ("--ledger", books.url)])
+    assert " A " in capsys.readouterr().out
+
+
+def test_a_rerun_of_what_is_in_doubt(
+    books: Books, reader: Reader, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = doubtful(books)
+    again = ["rerun", "--key", key, "--without-reversal", "--reason", "a bug", "--yes", "--ledger", books.url]
+    assert main(again) == 1
+    [words] = commands_in(capsys.readouterr().err)
+    reader.runs([word for word in words if word not in ("--ledger", books.url)])
+    assert main(again) == 0
+    assert counts(books.run(books.pay, ["A"], try_number=2)) == {"executed": 1}
+
+
+@pytest.mark.parametrize("answer", [0, 1])
+@pytest.mark.parametrize("when", ["when it arises", "at the next try"])
+def test_a_reversal_in_doubt(books: Books, reader: Reader, answer: int, when: str) -> None:
+    reversed_: list[str] = []
+
+    def breaks(document: str) -> None:
+        raise TimeoutError("no answer")
+
+    def reverses(document: str) -> None:
+        reversed_.append(document)
+
+    books.run(books.pay, ["A"])
+    row = books.row("A")
+    authorise(
+        books.ledger,
+        [Judged(DAY, row.key_hash, row.owner_token)],
+        actor="ada",
+        reason="a bug",
+        expires=timedelta(days=1),
+    )
+    said = failed(
+        books.run(books.pay, ["A"], try_number=2, side_effect=External(on_rerun=breaks)), errors.InDoubt
+    )
+    assert "say that the second did not happen, and of the reversal:" in said
+    books.resolve("A", "did_not_happen")
+    if when == "at the next try":
+        said = failed(
+            books.run(books.pay, ["A"], try_number=3, side_effect=External(on_rerun=reverses)), errors.InDoubt
+        )
+    reruns = [words for part in said.split(" or: ") for words in commands_in(part) if words[1] == "rerun"]
+    reader.runs(reruns[answer])
+    report = books.run(books.pay, ["A"], try_number=4, side_effect=External(on_rerun=reverses))
+    assert counts(report) == {"executed": 1}
+    assert reversed_ == ([] if "--reversal-happened" in reruns[answer] else ["A"])
+    assert books.receiver.documents() == ["A", "A"]
+
+
+@pytest.mark.parametrize("when", ["when it arises", "at the next try"])
+def test_a_result_that_is_missing(books: Books, reader: Reader, when: str) -> None:
+    def pay(document: str) -> object:
+        books.receiver.call(document)
+        return object()
+
+    report = books.run(pay, one="A")
+    said = str(report.problem)
+    if when == "at the next try":
+        said = failed(books.run(pay, one="A", try_number=2), errors.FollowUpFailed)
+    reader.runs_the_command_of(said)
+    assert counts(books.run(pay, one="A", try_number=3)) == {"replayed": 1}
+    assert books.receiver.documents() == ["A"]
+
+
+def test_another_identity_that_is_to_stay(
+    books: Books, reader: Reader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [{"no": "N1", "msg": "M1"}]
+    books.run(books.pay, listed, document_key="no")
+    with pytest.raises(errors.KeyDrift) as caught:
+        books.run(books.pay, listed, document_key="msg", try_number=2)
+    monkeypatch.chdir(tmp_path)
+    assert "list what was done by it in done.csv (business_date,document)" in str(caught.value)
+    Path("done.csv").write_text(f"business_date,document\n{DAY},M1\n", encoding="utf-8")
+    reader.runs_the_command_of(caught.value)
+    assert counts(books.run(books.pay, listed, document_key="msg", try_number=3)) == {"replayed": 1}
+
+
+@pytest.mark.parametrize("way", ["key_namespace", "rename"])
+def test_a_copy_of_a_dag(books: Books, reader: Reader, way: str, caplog: pytest.LogCaptureFixture) -> None:
+    operation, copy = f"pay_{books.dag_id}", f"{books.dag_id}_copy"
+    books.run(books.pay, ["A"], operation=operation)
+    new: dict[str, Any] = {
+        "operation": operation,
+        "dag_id": copy,
+        "run_id": "manual__copy",
+        "run_type": "manual",
+    }
+    books.run(books.pay, ["A", "B"], key_namespace=copy, mode="observe", **new)
+    [said] = [each.getMessage() for each in caplog.records if "in its first run" in each.getMessage()]
+    assert f"key_namespace={books.dag_id!r}" in said
+    if way == "key_namespace":
+        done = books.run(books.pay, ["A"], key_namespace=parameters_in(said)["key_namespace"], **new)
+        assert counts(done) == {"replayed": 1}
+    else:
+        [words] = commands_in(said)
+        assert words[:3] == ["airflow-guard", "rename", books.dag_id]
+
+
+def _sites() -> set[tuple[str, str]]:
+    """Return where the package puts a command line into a text: function, and what makes the line."""
+    found = set()
+    for path in sorted(Path(airflow_guard.__file__).parent.rglob("*.py")):
+        module = ".".join(path.relative_to(Path(airflow_guard.__file__).parent).with_suffix("").parts)
+        if module != "core.commands":
+            _look(ast.parse(path.read_text(encoding="utf-8")), module, found)
+    return found
+
+
+def _look(node: ast.AST, name: str, found: set[tuple[str, str]]) -> None:
+    makers = {each for each in vars(command_lines) if each.endswith("_command")}
+    for child in ast.iter_child_nodes(node):
+        named = isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        if isinstance(child, ast.Call) and isinstance(child.func, ast.Name) and child.func.id in makers:
+            found.add((name, child.func.id))
+        _look(child, f"{name}.{child.name}" if named else name, found)  # type: ignore[attr-defined]
+
+
+HERE = "integration/test_advice.py"
+COMMANDS_FOLLOWED = {
+    ("acts.keys.commands_for", "resolve_command"): (HERE, "test_what_show_says_settles_a_key"),
+    ("commands.resolve._check_found", "show_day_command"): (HERE, "test_a_command_about_a_key_that_is_not_there"),
+    ("core.refusals._follow_up", "resolve_command"): (HERE, "test_a_follow_up"),
+    ("core.refusals._dropped", "resolve_command"): (HERE, "test_a_document_that_is_not_listed_any_more"),
+    ("core.refusals.content_changed", "resolve_command"): (
+        "integration/test_content_advice.py", "test_d09_each_advice_about_what_is_done_works",
+    ),
+    ("core.refusals.content_changed", "show_command"): (
+        "integration/test_content_advice.py", "test_d09_each_advice_about_what_is_done_works",
+    ),
+    ("core.refusals.content_changed", "rerun_command"): (
+        "integration/test_content_advice.py", "test_d09_each_advice_about_what_is_done_works",
+    ),
+    ("core.reruns.not_done", "resolve_command"): (HERE, "test_a_rerun_of_what_is_in_doubt"),
+    ("core.reruns.check_reversal", "rerun_command"): (HERE, "test_a_reversal_in_doubt"),
+    ("core.reruns.nothing_reverses", "rerun_command"): (HERE, "test_a_rerun_that_nothing_reverses"),
+    ("core.rerun_plan.RerunPlan.commands", "backfill_command"): (
+        "docs/test_advice.py", "test_every_command_line_that_is_handed_over_is_understood",
+    ),
+    ("execution.doubts.DoubtSettler._command", "resolve_command"): (HERE, "test_a_doubt"),
+    ("execution.external.ExternalEffect._follow_up_failed", "resolve_command"): (HERE, "test_a_follow_up"),
+    ("execution.forgotten.Leftovers._drop", "drop_command"): (HERE, "test_a_document_that_is_not_listed_any_more"),
+    ("execution.forgotten.Leftovers._settle", "resolve_command"): (
+        "integration/test_execution_listing.py", "test_d03_what_was_in_doubt_is_settled_before_it_can_be_dropped",
+    ),
+    ("execution.preflight.unguarded_reason", "adopt_command"): (HERE, "test_work_from_before"),
+    ("execution.preflight.DriftCheck._message", "rename_command"): (HERE, "test_a_renamed_task"),
+    ("execution.preflight.DriftCheck._other_identity", "adopt_command"): (HERE, "test_another_identity_that_is_to_stay"),
+    ("execution.preflight.DriftCheck._other_date", "adopt_command"): (
+        "integration/test_operator_dates.py", "test_d04_a_new_date_that_is_to_stay",
+    ),
+    ("execution.preflight.Namesakes._say", "rename_command"): (HERE, "test_a_copy_of_a_dag"),
+    ("execution.units.in_doubt", "resolve_command"): (HERE, "test_a_doubt"),
+    ("execution.units.in_doubt_note", "rerun_command"): (HERE, "test_a_reversal_in_doubt"),
+    ("execution.units.unstored", "resolve_command"): (HERE, "test_a_result_that_is_missing"),
+    ("execution.units._lost", "show_command"): (HERE, "test_a_key_that_went_to_another_attempt"),
+}  # fmt: skip
+"""Which test runs the command line that a text of the package names: file, and test."""
+
+COMMANDS_NOT_FOLLOWED = {
+    "acts.reruns._Authorise._check": "the key has a newer attempt than was looked at: to look, nothing is settled by it",
+    "store.resolution._Work._refusal": "the same",
+    "notifications.": "alerts: what they say is in tests/integration/test_alerts.py; the commands are those of errors",
+    "reading.": "the watch: tests/integration/test_watch.py runs that of left documents, the others are those of errors",
+    "sensors.": "breaks: tests/integration/test_cli_breaks.py",
+    "operators.asking.may_ask": "beside a question to a person, with the command of a doubt",
+}
+"""Where a command line is only shown, and why no test has to run it."""
+
+
+def test_every_command_line_in_a_text_is_followed() -> None:
+    """A new one needs a test that cuts it out of the text and runs it."""
+    left = {
+        site
+        for site in _sites() - COMMANDS_FOLLOWED.keys()
+        if not site[0].startswith(tuple(COMMANDS_NOT_FOLLOWED))
+    }
+    assert left == set()
+    assert COMMANDS_FOLLOWED.keys() - _sites() == set(), "gone, or moved"
+    for file, test in COMMANDS_FOLLOWED.values():
+        tree = ast.parse((Path(__file__).parent.parent / file).read_text(encoding="utf-8"))
+        assert test in {each.name for each in tree.body if isinstance(each, ast.FunctionDef)}, (file, test)
 
 
 # -- and nothing is left out --------------------------------------------------------------------------------------

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +25,7 @@ from airflow_guard import (
     previous_business_day,
     previous_day,
 )
+from airflow_guard.commands.main import main
 from airflow_guard.operators.endings import GuardFailure
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
@@ -413,6 +417,24 @@ def test_d04_another_zone_does_not_post_the_day_again(business: Business, what: 
     assert tomorrow.states() == {"post": "success"}, (
         "the next day has the same documents, and is its own work"
     )
+
+
+def test_d04_a_new_date_that_is_to_stay(
+    business: Business, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was done is recorded under the date that it has now, as the message says."""
+    start_run(dag_of(business), logical_at=datetime(2026, 1, 30, 23, tzinfo=UTC)).go()
+    new = dag_of(business, timezone="Europe/Berlin")
+    run = start_run(new, run_type="manual", logical_at=datetime(2026, 1, 31, 9, tzinfo=UTC)).go()
+    said = str(failure(run))
+    assert "list what was done by it in done.csv (business_date,document)" in said
+    monkeypatch.chdir(tmp_path)
+    Path("done.csv").write_text("business_date,document\n2026-01-31,A\n", encoding="utf-8")
+    [words] = re.findall(r"airflow-guard (adopt .*--reason) ", said)
+    assert main([*shlex.split(words), "the zone was wrong", "--ledger", business.database.url]) == 0
+    run.clear().go()
+    assert run.states() == {"post": "success"}
+    assert len(business.rows()) == 1
 
 
 def test_d04_a_rule_that_gives_a_day_more_is_no_drift_for_the_next_run(business: Business) -> None:

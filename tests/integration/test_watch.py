@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from airflow_guard import (
     alert_on_failure,
 )
 from airflow_guard.acts.purging import Purge
+from airflow_guard.commands.main import main
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.reading.watching import Watch
@@ -413,3 +415,7 @@ def test_d03_the_watch_tells_of_documents_that_were_listed_and_never_begun(busin
     make_older(business, "task_run", "ended_at", 25 * 3600)
     [told] = watch.left(timedelta(hours=24))
     assert len(told.documents) + told.more_documents == noted
+    command = [word.replace("…", "withdrawn") for word in shlex.split(str(told.steps[0].command))]
+    command = [word for word in command if word not in ("--ledger", business.database.url)]
+    assert main([*command[1:], "--ledger", business.database.url]) == 0
+    assert list(watch.left(timedelta(hours=24))) == []
