@@ -40,7 +40,7 @@ _SETTING = re.compile(r"\[airflow_guard\] (?!of\b)(?P<name>[a-z_]+)")
 
 NOT_OURS = {
     # of Python, HTML, drivers, and the testing helpers
-    "encoding", "hours", "style", "href", "ssl_mode", "at",
+    "encoding", "hours", "style", "href", "ssl_mode", "at", "restkey",
 }  # fmt: skip
 """Words before an equals sign that are not parameters of this package."""
 

@@ -812,6 +812,7 @@ COMMANDS_FOLLOWED = {
     ("core.refusals.content_changed", "rerun_command"): (
         "integration/test_content_advice.py", "test_d09_each_advice_about_what_is_done_works",
     ),
+    ("core.refusals.decision_refused", "show_command"): (HERE, "test_a_decision_about_what_has_changed"),
     ("core.reruns.not_done", "resolve_command"): (HERE, "test_a_rerun_of_what_is_in_doubt"),
     ("core.reruns.check_reversal", "rerun_command"): (HERE, "test_a_reversal_in_doubt"),
     ("core.reruns.nothing_reverses", "rerun_command"): (HERE, "test_a_rerun_that_nothing_reverses"),
@@ -840,7 +841,6 @@ COMMANDS_FOLLOWED = {
 
 COMMANDS_NOT_FOLLOWED = {
     "acts.reruns._Authorise._check": "the key has a newer attempt than was looked at: to look, nothing is settled by it",
-    "store.resolution._Work._refusal": "the same",
     "notifications.": "alerts: what they say is in tests/integration/test_alerts.py; the commands are those of errors",
     "reading.": "the watch: tests/integration/test_watch.py runs that of left documents, the others are those of errors",
     "sensors.": "breaks: tests/integration/test_cli_breaks.py",
