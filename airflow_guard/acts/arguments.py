@@ -1,7 +1,4 @@
-"""What a command and its options are, and the options that several commands share.
-
-Nothing heavy is imported here: Airflow reads it at every start of its command line.
-"""
+"""What a command and its options are, and the options that several commands share."""
 
 from __future__ import annotations
 
@@ -32,8 +29,8 @@ class Argument:
 class Command:
     """One command.
 
-    :param function: where it is, ``module:name``; imported when it is used. It takes the parsed arguments, and may return
-        an exit code.
+    :param function: where it is, ``module:name``: an act, or a function that takes the parsed arguments and may return an
+        exit code.
     :param epilog: examples.
     """
 
@@ -73,6 +70,17 @@ REASON = Argument(
     "--reason", metavar="TEXT", help="why, for the person who reads the ledger next year; mandatory"
 )
 DRY_RUN = Argument("--dry-run", action="store_true", help="check and show what would be done, change nothing")
+CHANGING = (REASON, ACTOR, DRY_RUN, OUTPUT, *LEDGER)
+"""Of every command that changes something."""
+ASKING = (
+    REASON,
+    ACTOR,
+    Argument("-y", "--yes", action="store_true", help="do not ask"),
+    DRY_RUN,
+    OUTPUT,
+    *LEDGER,
+)
+"""Of one that asks before."""
 KEY = Argument(
     "-k",
     "--key",

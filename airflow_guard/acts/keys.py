@@ -5,26 +5,31 @@ from __future__ import annotations
 import getpass
 from typing import TYPE_CHECKING, Any
 
+from airflow_guard.acts import shown
 from airflow_guard.acts.arguments import UsageError
-from airflow_guard.core.commands import resolve_command
+from airflow_guard.core.commands import resolve_command, show_day_command
 from airflow_guard.core.dates import parse_business_date
-from airflow_guard.core.decisions import UNFINISHED, Decision, Situation
-from airflow_guard.core.errors import ResolutionError
+from airflow_guard.core.decisions import DECISIONS_OF, UNFINISHED, Decision, Situation
+from airflow_guard.core.errors import BusinessDateError, ResolutionError
 from airflow_guard.core.keys import normalise_document
 from airflow_guard.core.results import decode_result, has_result
 from airflow_guard.core.texts import age, instant
 from airflow_guard.reading import listing
+from airflow_guard.reading.scope import NotThere
+from airflow_guard.store.resolution import Judged
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
     from datetime import date, datetime
 
+    from airflow_guard.acts.act import Asked, Opened
     from airflow_guard.core.guard import LedgerRow, TaskIdentity
-    from airflow_guard.reading.key_records import KeyRow
+    from airflow_guard.reading.key_records import KeyLife, KeyRow
     from airflow_guard.store.ledger import Ledger
 
 SHORT_KEY = 10
+MANY = 100_000
 STYLES = {
     Situation.IN_DOUBT: "bold red", Situation.FOLLOW_UP_OPEN: "bold red", Situation.REJECTED: "yellow",
     Situation.FAILED: "yellow", Situation.ABANDONED: "yellow", Situation.RUNNING: "cyan",
@@ -84,6 +89,66 @@ def one_key(ledger: Ledger, prefix: str) -> KeyRow:
             f"Several keys begin with {prefix}: {', '.join(v.row.key_hash for v in found)}, …"
         )
     return found[0]
+
+
+def selected(ledger: Ledger, given: argparse.Namespace, decision: Decision) -> list[KeyRow]:
+    """Return the keys that the arguments of ``resolve`` select.
+
+    :raises UsageError: they do not say which.
+    :raises ResolutionError: there are none.
+    """
+    if given.key:
+        if given.dag or given.all:
+            raise UsageError("give either --key, or DAG DATE OPERATION DOCUMENT…")
+        return list(
+            {view.row.key_hash: view for view in (one_key(ledger, key) for key in given.key)}.values()
+        )
+    if not (given.dag and given.date and given.operation):
+        raise UsageError("give --key HASH, or DAG DATE OPERATION and documents")
+    if given.all and given.documents:
+        raise UsageError("give documents, or --all")
+    fitting = frozenset(s for s in Situation if decision in DECISIONS_OF.get(s, ()))
+    if decision is Decision.CONTENT_STANDS:
+        fitting = frozenset({Situation.DONE, Situation.REJECTED})
+    documents: list[str | None] = list(documents_of(given.documents)) or [None]
+    found = listing.keys(
+        ledger,
+        listing.Selection(
+            dag=given.dag,
+            business_date=date_of(given.date),
+            operation=given.operation,
+            documents=() if given.all else documents,
+            situations=fitting if given.all else frozenset(),
+            limit=MANY,
+        ),
+    ).keys
+    if not given.all:
+        _check_found(found, documents, given)
+        return found
+    found = [view for view in found if decision in view.decisions]
+    if not found:
+        stand = " or ".join(sorted(fitting))
+        if decision is Decision.CONTENT_STANDS:
+            stand += " and was listed with other content since"
+        raise ResolutionError(f"No key of {given.dag} / {given.operation} / {given.date} is {stand}.")
+    return found
+
+
+def _check_found(found: list[KeyRow], documents: list[str | None], given: argparse.Namespace) -> None:
+    where = f"{given.dag} / {given.operation} / {given.date}"
+    have = [view.row.document for view in found]
+    missing = [document for document in documents if document not in have]
+    if missing:
+        named = ", ".join("(whole run)" if each is None else each for each in missing)
+        raise ResolutionError(
+            f"The ledger has no key {where} / {named}. To see what it has: "
+            f"{show_day_command(given.dag, given.date, ledger=given.ledger)}"
+        )
+    if len(have) > len(set(have)):
+        several = "; ".join(f"{view.text}: --key {view.row.key_hash}" for view in found)
+        raise ResolutionError(
+            f"Several keys fit (cycles, or once per document). Choose one by its key: {several}"
+        )
 
 
 def documents_of(given: Sequence[str]) -> list[str]:
@@ -211,3 +276,65 @@ def _identity(who: TaskIdentity | None) -> dict[str, Any] | None:
         "try_number": who.try_number, "run_type": who.run_type, "host": who.host, "pid": who.pid,
         "started_at": _iso(who.started_at),
     }  # fmt: skip
+
+
+# -- Keys on the pages ---------------------------------------------------------------------------------------
+
+_AT_ONCE = 50
+_KEY_HEX = 32
+
+
+def judged(pick: str) -> Judged:
+    """Return the key that a field names: its date, its hash and, once it was shown, its version.
+
+    :raises NotThere: it names none.
+    """
+    day, _, rest = pick.partition(".")
+    key_hash, _, token = rest.partition(".")
+    return Judged.of(_day(day, key_hash), key_hash, token)
+
+
+def picked(asked: Asked, at: Opened) -> list[KeyRow]:
+    """Return the keys that the fields ``pick`` name.
+
+    :raises NotThere: one is not there, or the person may not read it; or they are none, or too many.
+    """
+    wanted = [(each.key_date, each.key_hash) for each in map(judged, asked.all("pick"))]
+    if not wanted or len(wanted) > _AT_ONCE or len(set(wanted)) < len(wanted):
+        raise NotThere
+    found = list(at.look().picked_keys(wanted, asked.person.readable))
+    if len(found) < len(wanted):
+        raise NotThere
+    return found
+
+
+def life(asked: Asked, at: Opened) -> KeyLife:
+    """Return the life of the key that the fields ``date`` and ``key`` name.
+
+    :raises NotThere: it is not there, or the person may not read it.
+    """
+    key_hash = asked.text("key")
+    found = at.look().key(_day(asked.text("date"), key_hash), key_hash, asked.person.readable)
+    if found is None:
+        raise NotThere
+    return found
+
+
+def link(key: KeyRow, words: str = "", **more: str) -> shown.Link:
+    """Return the page of a key."""
+    return shown.Link(words or key.text, "key", {"date": key.key_date, "key": key.key_hash, **more})
+
+
+def cut(text: str, most: int) -> str:
+    """Return a text that is not longer than a cell takes."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def _day(text: str, key_hash: str) -> date:
+    try:
+        day = parse_business_date(text, source="the page") if text else None
+    except BusinessDateError:
+        day = None
+    if day is None or len(key_hash) != _KEY_HEX:
+        raise NotThere
+    return day

@@ -5,18 +5,21 @@ An authorisation is of one attempt, by its owner token; what uses it is :mod:`ai
 
 from __future__ import annotations
 
+import hashlib
 import uuid
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
 
 from airflow_guard.core.commands import show_command
-from airflow_guard.core.decisions import check_words, situation_of
+from airflow_guard.core.decisions import UNFINISHED, Situation, check_words, situation_of
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.reruns import Reversal, check_expiry, not_done
 from airflow_guard.core.results import has_result
 from airflow_guard.core.states import State
+from airflow_guard.reading import listing
 from airflow_guard.store.changes import describe
 from airflow_guard.store.dialects import utc_after, utc_now
 from airflow_guard.store.events import AuditEvent, storable, told
@@ -27,10 +30,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
     from datetime import date, datetime, timedelta
 
+    from airflow_guard.reading.key_records import KeyRow
+    from airflow_guard.reading.listing import Selection
     from airflow_guard.store.ledger import Ledger
     from airflow_guard.store.resolution import Judged
 
 CHUNK = 500
+MAX_KEYS = 100_000
+_COUNTED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,60 @@ def settle_reversal(
         return int(changed)
 
     return ledger.database.write(work)
+
+
+def done_keys(
+    ledger: Ledger, selection: Selection, readable: frozenset[str] | None = None
+) -> tuple[list[KeyRow], dict[str, int]]:
+    """Return the keys of a selection that are done, and how many of it stand elsewhere.
+
+    :param selection: with documents, all of them must be known, and whatever stands elsewhere is returned too, so
+        that the authorisation refuses it by name.
+    :param readable: the DAGs whose keys are seen at all; ``None``: all. With it, only the first 1,000 of what stands
+        elsewhere are counted.
+    :raises ResolutionError: there are none, or too many. A retry does not help.
+    """
+    named = bool(selection.documents)
+    wanted = selection if named else replace(selection, situations=frozenset({Situation.DONE}))
+    found = listing.keys(ledger, replace(wanted, limit=MAX_KEYS))
+    where = f"{selection.dag} / {selection.operation} / {selection.business_date}"
+    where += f" to {selection.until}" if selection.until else ""
+    if found.more:
+        raise ResolutionError(
+            f"{where} has more than {MAX_KEYS:,} done keys: authorise fewer dates at a time."
+        )
+    keys = [view for view in found.keys if readable is None or view.dag_id in readable]
+    have = {view.row.document for view in keys}
+    missing = sorted(each for each in selection.documents if each is not None and each not in have)
+    if missing:
+        raise ResolutionError(
+            f"The ledger has no key {where} / {', '.join(missing[:5])}. Nothing was authorised."
+        )
+    others = {} if named else _others(ledger, selection, readable)
+    if not keys:
+        stand = f" ({', '.join(f'{count:,} {name}' for name, count in others.items())})" if others else ""
+        raise ResolutionError(f"No key of {where} is done{stand}. Nothing was authorised.")
+    return keys, others
+
+
+def _others(ledger: Ledger, selection: Selection, readable: frozenset[str] | None) -> dict[str, int]:
+    if readable is None:
+        counted = listing.counts(ledger, selection)
+        return {each.value: count for each, count in counted.items() if each is not Situation.DONE}
+    unfinished = replace(selection, situations=UNFINISHED, limit=_COUNTED)
+    found = Counter(
+        view.situation.value for view in listing.keys(ledger, unfinished).keys if view.dag_id in readable
+    )
+    return dict(found)
+
+
+def digest(views: Sequence[KeyRow], *, without_reversal: bool) -> str:
+    """Return what tells one set of keys, each with the attempt that was looked at, from another.
+
+    :param without_reversal: part of what is approved.
+    """
+    seen = sorted(f"{view.key_date} {view.row.key_hash} {view.row.owner_token}" for view in views)
+    return hashlib.sha256("\n".join([str(without_reversal), *seen]).encode()).hexdigest()[:32]
 
 
 @dataclass

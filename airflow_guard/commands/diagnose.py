@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import date
 
-    from airflow_guard.commands.ledgers import Opened
+    from airflow_guard.acts.act import Opened
     from airflow_guard.core.diagnosis import Finding
 
 _KEYS = 100_000
@@ -53,7 +53,7 @@ def _evidence(opened: Opened, given: argparse.Namespace, day: date) -> tuple[Evi
         timeouts = log.execution_timeouts(given.dag)
     rows = None
     if given.table:
-        business = source_engine(given, opened)
+        business = source_engine(opened.ledger, given.conn_id, given.source_url)
         try:
             rows = rows_by_document(business, given.table, given.table_key, given.date_column, day)
         finally:

@@ -1,14 +1,13 @@
-"""The commands on the ledger as a whole, and those that look for causes."""
+"""The commands that change no key: to look, to export, to migrate, to look for causes."""
 
 from __future__ import annotations
 
 from airflow_guard.acts.arguments import (
-    ACTOR,
-    DRY_RUN,
+    KEY,
     LEDGER,
     OUTPUT,
-    REASON,
     SEVERITIES,
+    STATES,
     Argument,
     Command,
 )
@@ -42,56 +41,39 @@ MIGRATE = Command(
     ),
 )
 
-PURGE = Command(
-    "purge",
-    "Remove old keys that are done, and leave a horizon",
-    "airflow_guard.commands.purge:run",
+SHOW = Command(
+    "show",
+    "Show keys of the ledger, or the whole life of one",
+    "airflow_guard.commands.show:run",
     (
-        Argument("dag", nargs="?", metavar="DAG", help="only this DAG (or key_namespace)"),
-        Argument("operation", nargs="?", metavar="OPERATION", help="only this operation"),
-        Argument("--until", metavar="DATE", help="the last business date that goes"),
-        Argument("--older-than", metavar="DAYS", help="or by age, such as 730d"),
+        Argument("dag", nargs="?", metavar="DAG", help="a DAG (or key_namespace)"),
+        Argument("date", nargs="?", metavar="DATE", help="business date, YYYY-MM-DD"),
+        Argument("--operation", help="one operation (by default the task_id)"),
         Argument(
-            "--batch", type=int, default=1000, metavar="N", help="rows in a transaction (default: 1000)"
+            "--document", action="append", default=[], metavar="ID", help="one document; can be repeated"
         ),
-        REASON,
-        ACTOR,
-        Argument("-y", "--yes", action="store_true", help="do not ask"),
-        DRY_RUN,
+        KEY,
+        Argument(
+            "--state",
+            action="append",
+            default=[],
+            choices=STATES,
+            metavar=f"({', '.join(STATES)})",
+            help="only keys that stand there; can be repeated",
+        ),
+        Argument("--limit", type=int, default=50, metavar="N", help="at most so many keys (default: 50)"),
+        Argument(
+            "--figures", action="store_true", help="the figures of each operation of DAG and DATE instead"
+        ),
         OUTPUT,
         *LEDGER,
     ),
-    description="What is not done stays, and so do open breaks, keys that hold once per document, and the audit. Claims of "
-    "the same operations for these dates are refused from then on.",
-    epilog="example:\n"
-    '  airflow-guard purge --older-than 730d --reason "two years, as the policy says" --dry-run',
-)
-
-FAILOVER = Command(
-    "failover",
-    "Say that a fail-over may have lost commits, so that nothing is executed that was done",
-    "airflow_guard.commands.failover:run",
-    (
-        Argument(
-            "--lost-since",
-            metavar="INSTANT",
-            help="commits since then may be lost: ISO 8601 with a zone, such as 2025-03-31T02:10:00Z",
-        ),
-        Argument(
-            "--close", action="store_true", help="the ledger was compared with the receivers: trust it again"
-        ),
-        REASON,
-        ACTOR,
-        Argument("-y", "--yes", action="store_true", help="do not ask"),
-        DRY_RUN,
-        OUTPUT,
-        *LEDGER,
-    ),
-    description="Effects outside the database that had begun become in doubt, and so do those that tasks ask for and that "
-    "the ledger may have forgotten. Without --lost-since and --close: what is open.",
+    description="What wants attention comes first. With --key: everything about that key, and the command "
+    "that settles it.",
     epilog="examples:\n"
-    '  airflow-guard failover --lost-since 2025-03-31T02:10:00Z --reason "db2 took over at 02:12, 90 s behind"\n'
-    '  airflow-guard failover --close --reason "compared with the bank\'s report until 02:20"',
+    "  airflow-guard show statements 2025-03-31\n"
+    "  airflow-guard show --state in_doubt\n"
+    "  airflow-guard show --key 3f21ab",
 )
 
 EXPORT = Command(

@@ -7,12 +7,14 @@ import os
 import shlex
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sqlalchemy as sa
 
+from airflow_guard.acts.act import Opened
 from airflow_guard.core.commands import without_password
 from airflow_guard.core.errors import ConfigurationError, LedgerNotConfigured
 from airflow_guard.store.database import LedgerDatabase
@@ -34,19 +36,6 @@ _DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"
             "mariadb": "mariadb+pymysql"}  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Opened:
-    """A ledger and how the command line named it.
-
-    :param name: for the commands that messages suggest; ``None``: the configured one.
-    :param deployment: of this Airflow, as far as that is known.
-    """
-
-    ledger: Ledger
-    name: str | None
-    deployment: str
-
-
 @contextmanager
 def open_ledger(given: argparse.Namespace) -> Iterator[Opened]:
     """Open the ledger that the arguments name, ready for use; its connections are closed at the end.
@@ -66,12 +55,16 @@ def _opened(given: argparse.Namespace) -> Opened:
     if is_url(given.ledger):
         database = database_at(given.ledger, _tables(given), create=False)
         check_migrated(database, ledger=without_password(given.ledger))
-        return Opened(Ledger(database), given.ledger, _setting("deployment") or "default")
+        return _of(Ledger(database), given.ledger, _setting("deployment") or "default")
     from airflow_guard.hooks.ledger import ledger_of
 
     connection, settings = _connection(given)
     _check_file(connection)
-    return Opened(ledger_of(connection, settings), given.ledger, settings.deployment)
+    return _of(ledger_of(connection, settings), given.ledger, settings.deployment)
+
+
+def _of(ledger: Ledger, name: str | None, deployment: str) -> Opened:
+    return Opened(ledger, name, deployment, source=partial(source_engine, ledger))
 
 
 @contextmanager
@@ -101,21 +94,21 @@ def tables_of(given: argparse.Namespace) -> Tables:
     return ledger_tables(settings.table_prefix, settings.schema)
 
 
-def source_engine(given: argparse.Namespace, opened: Opened) -> sa.Engine:
-    """Return the engine of the database that history is read from."""
-    if given.source_url:
-        return database_at(given.source_url, ledger_tables(), create=False).business_engine
-    if not given.conn_id:
-        return opened.ledger.database.business_engine
+def source_engine(ledger: Ledger, conn_id: str | None, url: str | None) -> sa.Engine:
+    """Return the engine of a connection or URL; without either that of the ledger's database."""
+    if url:
+        return database_at(url, ledger_tables(), create=False).business_engine
+    if not conn_id:
+        return ledger.database.business_engine
     from airflow_guard.hooks.connections import database_of
 
-    connection = _find(given.conn_id)
+    connection = _find(conn_id)
     _check_file(connection)
     if connection.conn_type in ("postgres", "mysql", "sqlite"):
         return database_of(connection).business_engine
     hook = connection.get_hook()  # type: ignore[no-untyped-call]
     if not hasattr(hook, "get_sqlalchemy_engine"):
-        raise ConfigurationError(f"Connection {given.conn_id!r} ({connection.conn_type}) is no SQL database.")
+        raise ConfigurationError(f"Connection {conn_id!r} ({connection.conn_type}) is no SQL database.")
     engine: sa.Engine = hook.get_sqlalchemy_engine()
     return engine
 

@@ -40,9 +40,17 @@ def execute(command: Command, given: argparse.Namespace) -> int:
     """Run a command and turn its errors into a line and an exit code."""
     from sqlalchemy.exc import SQLAlchemyError
 
+    from airflow_guard.acts.act import Act
+    from airflow_guard.commands.acting import run
+
     module, _, name = command.function.partition(":")
     try:
-        code = getattr(import_module(module), name)(given)
+        found = getattr(import_module(module), name)
+        code = DONE
+        if isinstance(found, Act):
+            run(found, given)
+        else:
+            code = found(given)
         sys.stdout.flush()
         return int(code or DONE)
     except UsageError as error:

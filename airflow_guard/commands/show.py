@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import sqlalchemy as sa
 
-    from airflow_guard.commands.ledgers import Opened
+    from airflow_guard.acts.act import Opened
     from airflow_guard.reading.calendar_records import OperationOfDay
     from airflow_guard.reading.key_records import AuditEntry, KeyLife, Renaming
     from airflow_guard.reading.listing import Selection

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk import BaseOperator
 
-from airflow_guard.acts import rerun
+from airflow_guard.acts import rerun, reruns
 from airflow_guard.acts.rerun import Request
 from airflow_guard.airflow_compat import let_threads_talk
 from airflow_guard.core.decisions import check_words
@@ -142,7 +142,7 @@ class GuardRerunOperator(BaseOperator):
         end = parse_business_date(self.end, source="end") if self.end else start
         if end < start:
             raise ResolutionError(f"end={end} lies before start={start}. Nothing was authorised.")
-        views, others = rerun.done_keys(
+        views, others = reruns.done_keys(
             ledger,
             Selection(
                 dag=self.key_namespace,
@@ -153,7 +153,7 @@ class GuardRerunOperator(BaseOperator):
                 documents=[normalise_document(each) for each in self.documents or ()],
             ),
         )
-        seen = rerun.digest(views, without_reversal=self.without_reversal)
+        seen = reruns.digest(views, without_reversal=self.without_reversal)
         self._check_previewed(seen)
         request = Request(actor, reason, self.expires, self.without_reversal, self.ledger_conn_id)
         plan = rerun.authorise(ledger, views, others, request, dry_run=self.only_tells)

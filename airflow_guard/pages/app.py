@@ -14,9 +14,10 @@ from airflow_guard.hooks.ledger import ledger_to_look_at
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.pages.access import CALLER, Gate
 from airflow_guard.pages.forms.posted import Refused
-from airflow_guard.pages.forms.tokens import configured_tokens
+from airflow_guard.pages.forms.sealing import configured_tokens
 from airflow_guard.pages.ledgers import Ledgers, LedgerTrouble
-from airflow_guard.pages.page import ChooseLedger, NotThere, Page
+from airflow_guard.pages.page import ChooseLedger, Page
+from airflow_guard.reading.scope import NotThere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,8 @@ def build_app() -> ASGIApp:
 
 def ungated_app() -> FastAPI:
     """Return the app without its gate; its routes refuse whoever did not come through the gate."""
-    from airflow_guard.pages import forms, routes
+    from airflow_guard.pages import routes
+    from airflow_guard.pages.forms.route import forms
 
     app = FastAPI(
         title="Airflow Guard",
@@ -52,7 +54,7 @@ def ungated_app() -> FastAPI:
     app.state.ledgers = Ledgers(_ledger, patience_s=GuardSettings.read().page_timeout_s)
     app.state.ledger_names = configured_ledgers
     app.state.tokens = configured_tokens
-    for router in (*routes.ROUTERS, *forms.ROUTERS):
+    for router in (*routes.ROUTERS, forms()):
         app.include_router(router)
     app.mount("/static", _Static(directory=Path(__file__).with_name("static")), name="static")
     app.add_exception_handler(NotThere, _not_there)

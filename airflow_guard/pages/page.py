@@ -14,6 +14,7 @@ from airflow_guard.core.decisions import CONSEQUENCES
 from airflow_guard.pages import wording
 from airflow_guard.pages.access import CALLER
 from airflow_guard.pages.airflow_plugin import MOUNTED_AT
+from airflow_guard.reading.scope import NotThere
 from airflow_guard.version import __version__
 
 if TYPE_CHECKING:
@@ -24,10 +25,6 @@ if TYPE_CHECKING:
     from airflow_guard.pages.ledgers import Ledgers
 
 PAGE_SIZE = 50
-
-
-class NotThere(Exception):
-    """There is nothing of that kind, or the caller may not read it: nobody can tell which."""
 
 
 class ChooseLedger(Exception):
@@ -189,9 +186,11 @@ def environment() -> Environment:
         "age": wording.age,
         "instant": wording.instant,
         "day": wording.day,
+        "said": wording.said,
     }
     env.filters.update(filters)
     env.filters["of_ledger"] = _of_ledger
+    env.filters["kind"] = lambda it: type(it).__name__
     env.globals.update(
         CONSEQUENCES=CONSEQUENCES, timeline_class=wording.kind_of, timeline_words=wording.words
     )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
+from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
 if TYPE_CHECKING:
-    from datetime import date, datetime
-
     from airflow_guard.reading.key_records import TimelineEntry
 
 
@@ -93,6 +92,17 @@ def instant(at: datetime | None) -> str | Markup:
 def day(value: date | None) -> str:
     """Return a business date: never shifted, whatever the user's zone."""
     return NOTHING if value is None else value.isoformat()
+
+
+def said(value: Any) -> str | Markup:
+    """Return a value of an act as it may stand on a page: by its type."""
+    if isinstance(value, datetime):
+        return instant(value)
+    if isinstance(value, date):
+        return day(value)
+    if isinstance(value, int):
+        return number(value)
+    return "" if value is None else shown(value)
 
 
 # -- The moments of a key's life in words --------------------------------------------------------------------

@@ -24,6 +24,10 @@ Readable = frozenset[str] | None
 DEFAULT_DATES = 31
 
 
+class NotThere(Exception):
+    """There is nothing of that kind, or the caller may not read it: nobody can tell which."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """One ledger in one transaction, as a caller may see it.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from airflow_guard.acts import acceptance
+from airflow_guard.acts import break_decisions
 from airflow_guard.core.checks import digest
 from airflow_guard.core.commands import breaks_command
 from airflow_guard.core.doubts import (
@@ -92,7 +92,7 @@ class BreakDesk(Desk):
         )
         days = [each.check.business_date for each in report.broken]
         why = f"a person is asked about {len(breaks):,} breaks, until {until:%Y-%m-%d %H:%M:%S} UTC"
-        acceptance.note(self.attempt.database, "asked", report.what, days, self.attempt.actor, why)
+        break_decisions.note(self.attempt.database, "asked", report.what, days, self.attempt.actor, why)
         words = f"{len(breaks):,} breaks. A person is asked to accept them, until {until:%Y-%m-%d %H:%M} UTC."
         self.tell(words)
         asked: AskedBreaks = {"until": until.isoformat(), "breaks": marks}
@@ -108,13 +108,13 @@ class BreakDesk(Desk):
         what, days = self.attempt.what, [self.attempt.business_date]
         if response.user is None and response.problem is None:
             log.warning("Nobody has answered in time: the breaks stay open.")
-            acceptance.note(
+            break_decisions.note(
                 database, "ask_timeout", what, days, self.attempt.actor, "nobody has answered in time"
             )
             return
         if response.problem is None and response.chosen == REFUSE:
             log.warning("%s leaves the breaks open: %s", who, response.reason or "without a reason")
-            acceptance.note(
+            break_decisions.note(
                 database, "answer_left", what, days, who, response.reason or "left open, without a reason"
             )
             return
@@ -123,7 +123,7 @@ class BreakDesk(Desk):
             problem = f"there is no option {response.chosen!r}"
         if problem is not None:
             log.error("The answer of %s is none: %s. Nothing was changed.", who, problem)
-            acceptance.note(database, "answer_refused", what, days, who, f"not accepted: {problem}")
+            break_decisions.note(database, "answer_refused", what, days, who, f"not accepted: {problem}")
             reason = {REASON: {"value": "", "description": "", "schema": {}}}
             self.open_again(Question("", "", (ACCEPT, REFUSE), reason), told)
             return
@@ -131,7 +131,7 @@ class BreakDesk(Desk):
 
     def _accept(self, told: AskedBreaks, who: str, reason: str) -> None:
         database, judged = self.attempt.database, {int(number): str(mark) for number, mark in told["breaks"]}
-        accepted = acceptance.accept(database, judged, actor=who, reason=reason)
+        accepted = break_decisions.accept(database, judged, actor=who, reason=reason)
         for text in accepted.explained:
             log.warning("%s is explained now: %s says so (%s).", text, who, reason)
         for why in accepted.refused.values():
@@ -140,7 +140,7 @@ class BreakDesk(Desk):
             first = next(iter(accepted.refused.values()))
             more = f" (and {len(accepted.refused) - 1} more)" if len(accepted.refused) > 1 else ""
             said = f"accepted: {reason}. Changes nothing: {first}{more}"
-            acceptance.note(
+            break_decisions.note(
                 database, "answer_refused", self.attempt.what, [self.attempt.business_date], who, said
             )
 

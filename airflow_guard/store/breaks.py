@@ -1,4 +1,4 @@
-"""Breaks: found, found again, closed when gone, opened again when back; explained or settled by a person.
+"""Breaks: found, found again, closed when gone, opened again when back.
 
 What one check has found is written in one transaction, so that two checks of one date (its own, and that of a
 later run) cannot leave half of each.
@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 
 from airflow_guard.core.checks import BOTH_EMPTY, TOTALS_MISMATCH, BreakState
-from airflow_guard.core.decisions import check_words
-from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.store.break_rows import describe, found_of, row_of, stored_break, values_of
 from airflow_guard.store.dialects import age_s, utc_now
 from airflow_guard.store.events import AuditEvent, EventLog, storable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
     from datetime import date
 
     from airflow_guard.core.checks import FoundBreak
@@ -207,125 +205,6 @@ class Breaks:
         return [
             stored_break(row) for row in self._db.read(lambda connection: connection.execute(found).all())
         ]
-
-    def explain(
-        self,
-        break_ids: Iterable[int],
-        *,
-        actor: str,
-        reason: str,
-        seen: Mapping[int, str] | None = None,
-        dry_run: bool = False,
-    ) -> list[StoredBreak]:
-        """A person accepts breaks as they are (open → explained). The same once more (a second click) changes nothing.
-
-        :param break_ids: ``StoredBreak.id``.
-        :param actor: a user's name.
-        :param reason: why, mandatory.
-        :param seen: the ``version`` of breaks as the person looked at them, by id; a break that is another one by now is
-            refused.
-        :param dry_run: check, and return the breaks as they are.
-        :raises StaleResolution: one is no longer as it was looked at, or was decided about by somebody else. Look again.
-        :raises ResolutionError: one is not open, or there is none of that id; nothing was changed. A retry does
-            not help.
-        """
-        sources = (BreakState.OPEN,)
-        return self._decide(
-            break_ids, BreakState.EXPLAINED, sources, actor, reason, seen or {}, dry_run=dry_run
-        )
-
-    def resolve(
-        self,
-        break_ids: Iterable[int],
-        *,
-        actor: str,
-        reason: str,
-        seen: Mapping[int, str] | None = None,
-        dry_run: bool = False,
-    ) -> list[StoredBreak]:
-        """A person has settled breaks (open, explained → resolved). Found again they are open again.
-
-        Parameters as :meth:`explain` has them.
-
-        :raises StaleResolution: see :meth:`explain`.
-        :raises ResolutionError: see :meth:`explain`.
-        """
-        sources = (BreakState.OPEN, BreakState.EXPLAINED)
-        return self._decide(
-            break_ids, BreakState.RESOLVED, sources, actor, reason, seen or {}, dry_run=dry_run
-        )
-
-    def _decide(
-        self,
-        break_ids: Iterable[int],
-        target: BreakState,
-        sources: tuple[BreakState, ...],
-        actor: str,
-        reason: str,
-        seen: Mapping[int, str],
-        *,
-        dry_run: bool,
-    ) -> list[StoredBreak]:
-        actor, reason = check_words(actor, reason)
-        wanted = sorted(set(break_ids))
-        b = self._break
-
-        def work(connection: sa.Connection) -> list[StoredBreak]:
-            self._db.limit_locks(connection)
-            lock = sa.select(b).where(b.c.id.in_(wanted)).order_by(b.c.id).with_for_update()
-            rows = {row.id: row for row in connection.execute(lock)}
-            # After a commit whose answer was lost, or a second click, the same decision is found done.
-            todo = [row for row in rows.values() if not _decided(row, target, actor, reason)]
-            _refuse(wanted, rows, todo, sources, seen)
-            if todo and not dry_run:
-                connection.execute(
-                    sa.update(b)
-                    .where(b.c.id.in_([row.id for row in todo]))
-                    .values(
-                        state=target.value,
-                        closed_at=utc_now() if target is BreakState.RESOLVED else None,
-                        actor=storable(actor, 250),
-                        reason=storable(reason),
-                    )
-                )
-                self._events.write(connection, *(_event(row, target, actor, reason) for row in todo))
-            after = self.select.where(b.c.id.in_(wanted))
-            return [stored_break(row) for row in connection.execute(after.order_by(b.c.id))]
-
-        return self._db.write(work)
-
-
-def _refuse(
-    wanted: Sequence[int],
-    rows: dict[int, Any],
-    todo: Sequence[Any],
-    sources: tuple[BreakState, ...],
-    seen: Mapping[int, str],
-) -> None:
-    missing = [break_id for break_id in wanted if break_id not in rows]
-    if missing:
-        raise ResolutionError(f"The ledger has no break {missing[0]}. Nothing was changed.")
-    for row in todo:
-        by = f" by {row.actor}: {row.reason}" if row.actor else ""
-        if row.id in seen and seen[row.id] != found_of(row).version(BreakState(row.state)):
-            raise StaleResolution(
-                f"{describe(row)} is no longer as it was looked at: it is {row.state}{by}. Nothing was changed. Look at "
-                "it again."
-            )
-        if row.state not in sources:
-            raise ResolutionError(f"{describe(row)} is {row.state} already{by}. Nothing was changed.")
-
-
-def _decided(row: Any, target: BreakState, actor: str, reason: str) -> bool:
-    return (row.state, row.actor, row.reason) == (target, storable(actor, 250), storable(reason))
-
-
-def _event(row: Any, target: BreakState, actor: str, reason: str) -> AuditEvent:
-    where = (describe(row), actor, reason, row.business_date, row.break_hash)
-    states = {"from_state": row.state, "to_state": target.value}
-    if target is BreakState.EXPLAINED:
-        return AuditEvent("break_explained", *where, **states)
-    return AuditEvent("break_resolved", *where, **states)
 
 
 def _of(table: sa.Table, space: KeySpace) -> list[sa.ColumnElement[bool]]:

@@ -10,14 +10,14 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.acts import adoption, history, rerun, reruns
+from airflow_guard.acts.break_decisions import decide
 from airflow_guard.acts.purging import Purge
 from airflow_guard.acts.renaming import rename
-from airflow_guard.acts.rerun import Request, RerunPlan
+from airflow_guard.acts.rerun import Request
 from airflow_guard.core.checks import BreakState
 from airflow_guard.core.errors import ResolutionError, StaleResolution
 from airflow_guard.core.states import FollowUp, State
 from airflow_guard.reading import listing
-from airflow_guard.store.breaks import Breaks
 from airflow_guard.store.resolution import Judged, resolve, resolve_many
 from tests.contract.attempts import held_before_commit, in_thread
 from tests.contract.monitored import DAY, MISSING, WRONG, World
@@ -26,6 +26,7 @@ from tests.databases import databases
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from airflow_guard.acts.rerun_plan import RerunPlan
     from airflow_guard.store.ledger import Ledger
     from tests.contract.attempts import Attempt
     from tests.databases import DatabaseUnderTest
@@ -165,20 +166,19 @@ def seen(world: World) -> dict[int, str]:
 @pytest.mark.parametrize("decision", ["explain", "resolve"])
 def test_breaks_are_looked_at_decided_once_and_clicked_twice(world: World, decision: str) -> None:
     world.check(MISSING, WRONG)
-    store, looked_at = Breaks(world.ledger.database), seen(world)
-    decide = getattr(store, decision)
+    looked_at, database = seen(world), world.ledger.database
     state = BreakState.EXPLAINED if decision == "explain" else BreakState.RESOLVED
-    assert {each.state for each in decide(looked_at, **ANA, seen=looked_at, dry_run=True)} == {
-        BreakState.OPEN
-    }
+    assert {
+        each.state for each in decide(database, state, looked_at, **ANA, seen=looked_at, dry_run=True)
+    } == {BreakState.OPEN}
     assert events(world, f"break_{state}") == []
     for _ in range(2):
-        assert {each.state for each in decide(looked_at, **ANA, seen=looked_at)} == {state}
+        assert {each.state for each in decide(database, state, looked_at, **ANA, seen=looked_at)} == {state}
     assert events(world, f"break_{state}") == [(f"break_{state}", "ana")] * 2
     with pytest.raises(StaleResolution, match=rf"it is {state} by ana"):
-        decide(looked_at, **BOB, seen=looked_at)
+        decide(database, state, looked_at, **BOB, seen=looked_at)
     with pytest.raises(ResolutionError):
-        store.explain(looked_at, **BOB)
+        decide(database, BreakState.EXPLAINED, looked_at, **BOB)
 
 
 def test_a_break_whose_amount_changed_while_somebody_looked_at_it_is_not_explained(world: World) -> None:
@@ -188,7 +188,7 @@ def test_a_break_whose_amount_changed_while_somebody_looked_at_it_is_not_explain
 
     world.check(MISSING, replace(WRONG, target_value="9.00", variance="8.00"), run="recon__2")
     with pytest.raises(StaleResolution, match="no longer as it was looked at"):
-        Breaks(world.ledger.database).explain(looked_at, **ANA, seen=looked_at)
+        decide(world.ledger.database, BreakState.EXPLAINED, looked_at, **ANA, seen=looked_at)
     assert {row.state for row in world.monitor.breaks(world.only_a).rows} == {BreakState.OPEN}, "none of them"
 
 
@@ -200,7 +200,10 @@ def test_two_clicks_at_the_same_moment_explain_a_break_once(
     looked_at = seen(world)
 
     def click(ledger: Ledger) -> Any:
-        return [each.state for each in Breaks(ledger.database).explain(looked_at, **ANA, seen=looked_at)]
+        return [
+            each.state
+            for each in decide(ledger.database, BreakState.EXPLAINED, looked_at, **ANA, seen=looked_at)
+        ]
 
     assert together(shared_database, world, click) == ([BreakState.EXPLAINED],) * 2
     assert events(world, "break_explained") == [("break_explained", "ana")]
@@ -221,7 +224,7 @@ def test_a_rerun_is_looked_at_authorised_once_and_clicked_twice(world: World) ->
         return rerun.authorise(world.ledger, seen, {}, wanted(**who), dry_run=dry_run)
 
     plan = authorise(**ANA, dry_run=True)
-    assert ([done.result for done in plan.keys], plan.until) == (['"receipt"'], None)
+    assert ([done.row.result for done in plan.keys], plan.until) == (['"receipt"'], None)
     assert events(world, "rerun_authorised") == []
     ends = [authorise(**ANA).until for _ in range(2)]
     assert ends[0] is not None

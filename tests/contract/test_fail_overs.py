@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.acts import fail_over
+from airflow_guard.acts import lost_commits
 from airflow_guard.core.errors import OwnershipLost, ResolutionError
 from airflow_guard.core.states import State
 from airflow_guard.store import fail_overs
@@ -43,8 +43,8 @@ def ledger(database: DatabaseUnderTest) -> Iterator[Ledger]:
     ledger.database.dispose()
 
 
-def record(ledger: Ledger, reason: str = "db2 took over", **more: bool) -> fail_over.Recorded:
-    return fail_over.record(ledger, SINCE, actor="ada", reason=reason, **more)
+def record(ledger: Ledger, reason: str = "db2 took over", **more: bool) -> lost_commits.Recorded:
+    return lost_commits.record(ledger, SINCE, actor="ada", reason=reason, **more)
 
 
 def claimed(ledger: Ledger, name: str, fail_over: int | None) -> bool:
@@ -85,10 +85,10 @@ def test_a_claim_of_a_task_that_does_not_know_of_it_is_refused(ledger: Ledger) -
     (known,) = fail_overs.listed(ledger.database)
     assert claimed(ledger, "after", known.id)
     assert claimed(ledger, "in the database", None), "what was lost with the ledger is new"
-    fail_over.close(ledger, actor="ada", reason="compared")
+    lost_commits.close(ledger, actor="ada", reason="compared")
     assert claimed(ledger, "later", 0)
     with pytest.raises(ResolutionError, match="No fail-over is open"):
-        fail_over.close(ledger, actor="ada", reason="again")
+        lost_commits.close(ledger, actor="ada", reason="again")
 
 
 @databases("postgres_embedded", "mariadb")
@@ -101,14 +101,14 @@ def test_a_claim_that_races_with_the_recording_is_refused_or_taken_back(
     with held_before_commit(database, record) as (release, outcome):
         racing = in_thread(lambda: claim(ledger))
         release()
-        assert isinstance(outcome(), fail_over.Recorded)
+        assert isinstance(outcome(), lost_commits.Recorded)
     assert not ledger.read(SPACE.key_date, [documents_of(SPACE, "raced")[0].key_hash]), racing()
     with held_before_commit(database, lambda other: claimed(other, "first", 1), skip=1) as (release, outcome):
         recording = in_thread(lambda: record(ledger, "and db3"))
         release()
         assert outcome() is True
         found = recording()
-    assert isinstance(found, fail_over.Recorded)
+    assert isinstance(found, lost_commits.Recorded)
     row = ledger.read(SPACE.key_date, [documents_of(SPACE, "first")[0].key_hash])
     assert [each.state for each in row.values()] == [State.FAILED]
 
@@ -120,7 +120,7 @@ def test_only_what_the_ledger_learnt_since_is_trusted(ledger: Ledger) -> None:
     hashes = [*before.hashes, *after.hashes]
     assert ledger.not_trusted(SPACE.key_date, hashes) == set(before.hashes)
     assert ledger.not_trusted(SPACE.key_date, []) == set()
-    fail_over.close(ledger, actor="ada", reason="compared")
+    lost_commits.close(ledger, actor="ada", reason="compared")
     assert ledger.not_trusted(SPACE.key_date, hashes) == set()
 
 
@@ -160,11 +160,11 @@ def test_an_effect_that_began_before_the_loss_is_remembered_since_then(ledger: L
 @databases("sqlite")
 def test_several_open_ones_are_read_as_one(ledger: Ledger) -> None:
     for since in (SINCE, SINCE - timedelta(days=1), SINCE + timedelta(days=1)):
-        fail_over.record(ledger, since, actor="ada", reason="again")
+        lost_commits.record(ledger, since, actor="ada", reason="again")
     known = ledger.open_fail_over()
     assert known is not None
     assert (known.lost_since, known.id) == (SINCE - timedelta(days=1), 3)
-    assert len(fail_over.close(ledger, actor="bob", reason="compared")) == 3
+    assert len(lost_commits.close(ledger, actor="bob", reason="compared")) == 3
     with ledger.database.engine.connect() as connection:
         closed = connection.execute(sa.select(ledger.database.tables.fail_over.c.closed_by)).scalars().all()
     assert closed == ["bob"] * 3
@@ -177,6 +177,6 @@ def test_several_open_ones_are_read_as_one(ledger: Ledger) -> None:
 def test_an_instant_that_cannot_be_meant_is_refused(ledger: Ledger, since: datetime, says: str) -> None:
     begun = attempt(ledger, "begun").begin()
     with pytest.raises(ResolutionError, match=says):
-        fail_over.record(ledger, since, actor="ada", reason="x")
+        lost_commits.record(ledger, since, actor="ada", reason="x")
     assert begun.row().state is State.IN_PROGRESS
     assert not fail_overs.listed(ledger.database)

@@ -12,8 +12,9 @@ import pytest
 import sqlalchemy as sa
 
 from airflow_guard.acts import adoption
+from airflow_guard.acts.break_decisions import decide
 from airflow_guard.acts.renaming import rename
-from airflow_guard.core.checks import TOTALS_MISMATCH
+from airflow_guard.core.checks import TOTALS_MISMATCH, BreakState
 from airflow_guard.core.decisions import Decision, Situation
 from airflow_guard.core.errors import LedgerBusy, LedgerNotMigrated, LedgerUnavailable
 from airflow_guard.core.states import FollowUp, State
@@ -144,9 +145,8 @@ def test_explained_breaks_are_counted_and_do_not_make_a_date_bad(world: World) -
     world.done("INV-1")
     world.check(MISSING)
     (row,) = world.monitor.breaks(world.only_a).rows
-    from airflow_guard.store.breaks import Breaks
 
-    Breaks(world.ledger.database).explain([row.id], **PERSON)
+    decide(world.ledger.database, BreakState.EXPLAINED, [row.id], **PERSON)
     seen = cell(world)
     assert (seen.status, seen.breaks_open, seen.breaks_explained) == (CellStatus.DONE, 0, 1)
 

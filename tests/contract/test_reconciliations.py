@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.break_decisions import decide
 from airflow_guard.core.checks import (
     TOTALS_MISMATCH,
     BreakState,
@@ -249,7 +250,13 @@ def test_the_breaks_of_another_date_cycle_or_operation_are_left_alone(checks: Ch
 
 def test_a_person_explains_a_break_and_it_stays_explained_while_it_stays_the_same(checks: Checks) -> None:
     checks.end(checks.check("one"), WRONG)
-    (explained,) = checks.store.breaks.explain(checks.open_ids(), actor="ann", reason="rounding, see T-1")
+    (explained,) = decide(
+        checks.ledger.database,
+        BreakState.EXPLAINED,
+        checks.open_ids(),
+        actor="ann",
+        reason="rounding, see T-1",
+    )
     assert (explained.state, explained.actor, explained.reason) == (
         BreakState.EXPLAINED, "ann", "rounding, see T-1",
     )  # fmt: skip
@@ -266,7 +273,9 @@ def test_a_person_explains_a_break_and_it_stays_explained_while_it_stays_the_sam
 
 def test_a_person_settles_a_break_and_it_is_open_again_if_it_is_still_there(checks: Checks) -> None:
     checks.end(checks.check("one"), WRONG)
-    (settled,) = checks.store.breaks.resolve(checks.open_ids(), actor="ann", reason="booked by hand")
+    (settled,) = decide(
+        checks.ledger.database, BreakState.RESOLVED, checks.open_ids(), actor="ann", reason="booked by hand"
+    )
     assert settled.state is BreakState.RESOLVED
     assert settled.closed_at is not None
     assert checks.end(checks.check("two"), WRONG).new == [WRONG]
@@ -275,16 +284,16 @@ def test_a_person_settles_a_break_and_it_is_open_again_if_it_is_still_there(chec
 def test_what_a_person_may_not_do_changes_nothing(checks: Checks) -> None:
     checks.end(checks.check("one"), WRONG, MISSING)
     first, second = checks.open_ids()
-    checks.store.breaks.resolve([second], actor="ann", reason="booked")
+    decide(checks.ledger.database, BreakState.RESOLVED, [second], actor="ann", reason="booked")
     with pytest.raises(ResolutionError, match="resolved already by ann: booked"):
-        checks.store.breaks.explain([first, second], actor="bob", reason="fine")
+        decide(checks.ledger.database, BreakState.EXPLAINED, [first, second], actor="bob", reason="fine")
     with pytest.raises(ResolutionError, match="reason"):
-        checks.store.breaks.explain([first], actor="bob", reason=" ")
+        decide(checks.ledger.database, BreakState.EXPLAINED, [first], actor="bob", reason=" ")
     with pytest.raises(ResolutionError, match="no break 999999999"):
-        checks.store.breaks.explain([first, 999_999_999], actor="bob", reason="fine")
+        decide(checks.ledger.database, BreakState.EXPLAINED, [first, 999_999_999], actor="bob", reason="fine")
     assert sorted(checks.states().values()) == ["open", "resolved"]
     # The same decision again, as after a commit whose answer was lost, is no error and no second event.
-    checks.store.breaks.resolve([second], actor="ann", reason="booked")
+    decide(checks.ledger.database, BreakState.RESOLVED, [second], actor="ann", reason="booked")
     assert [kind for kind, _, _ in checks.events()] == ["break_resolved"]
 
 
@@ -328,7 +337,9 @@ def test_the_dates_within_the_window_and_those_with_open_breaks_are_looked_at_ag
         checks.end(checks.check(f"run {back}", day=day(back)))
     checks.end(checks.check("broken", day=day(20)), WRONG)
     checks.end(checks.check("explained", day=day(21)), WRONG)
-    checks.store.breaks.explain(
+    decide(
+        checks.ledger.database,
+        BreakState.EXPLAINED,
         [
             each.id
             for each in checks.store.breaks.unsettled(operation=checks.space.operation)

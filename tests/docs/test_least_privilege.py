@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
+from airflow_guard.acts.break_decisions import decide
 from airflow_guard.commands.main import main as airflow_guard
 from airflow_guard.core.alerts.facts import AlertKind, Problem
-from airflow_guard.core.checks import CheckOutcome, FoundBreak, Progress
+from airflow_guard.core.checks import BreakState, CheckOutcome, FoundBreak, Progress
 from airflow_guard.core.documents import DocumentReader
 from airflow_guard.core.errors import GuardError, NotExecuted
 from airflow_guard.core.guard import TaskIdentity
@@ -215,7 +216,7 @@ class Work:
         with opened(self.urls["guard_people"]) as ledger:
             store = Reconciliations(ledger.database)
             ids = [each.id for each in store.breaks.unsettled(key_namespace=self.dag)]
-            store.breaks.explain(ids, actor="ana", reason="booked tomorrow")
+            decide(ledger.database, BreakState.EXPLAINED, ids, actor="ana", reason="booked tomorrow")
             list(Watch(ledger, "default").undelivered())
 
     def audit(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from airflow_guard.acts import fail_over
+from airflow_guard.acts import lost_commits
 from airflow_guard.commands.main import main
 from airflow_guard.core.effects import External
 from airflow_guard.core.errors import ContentChanged, DocumentError, InDoubt, NotExecuted, Rejected
@@ -129,7 +129,7 @@ def test_a_key_that_a_fail_over_may_have_forgotten_keeps_the_content_that_it_had
     books.run(paying(books, NotExecuted("closed"), sent=True), mapped(["A"], "100"), **KEY)
     old = books.row("A")
     [stored] = books.rows()
-    fail_over.record(books.ledger, aware(stored.claimed_at), actor="ada", reason="db2 took over")
+    lost_commits.record(books.ledger, aware(stored.claimed_at), actor="ada", reason="db2 took over")
     try:
         asked: list[dict[str, Any]] = []
         effect = saying(True, asked)
@@ -140,7 +140,7 @@ def test_a_key_that_a_fail_over_may_have_forgotten_keeps_the_content_that_it_had
         assert (row.state, row.fingerprint) == (State.COMPLETED, old.fingerprint)
         assert amounts(books) == [("A", "100")]
     finally:
-        fail_over.close(books.ledger, actor="ada", reason="compared")
+        lost_commits.close(books.ledger, actor="ada", reason="compared")
 
 
 def test_verify_of_an_external_effect_needs_no_payload_that_changed(books: Books) -> None:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from airflow_guard import BothEmpty, BreaksFound, ConfigurationError
+from airflow_guard.acts.break_decisions import decide
+from airflow_guard.core.checks import BreakState
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
 from tests.integration.sides import GOOD, JANUARY_30, MODES, Sides
@@ -117,8 +119,8 @@ def test_what_somebody_explained_or_corrected_meanwhile_is_no_obstacle(sides: Si
     differing(sides)
     run = asked(sides)
     first, second = (row.id for row in sides.breaks())
-    sides.store().breaks.explain([first], actor="ann", reason="known")
-    sides.store().breaks.resolve([second], actor="ann", reason="posted by hand")
+    decide(sides.business.ledger, BreakState.EXPLAINED, [first], actor="ann", reason="known")
+    decide(sides.business.ledger, BreakState.RESOLVED, [second], actor="ann", reason="posted by hand")
     run.answer("reconcile", ACCEPT, WHY)
     assert run.states() == {"reconcile": "success"}
     assert [(row.state, row.actor) for row in sides.breaks()] == [("explained", "ann"), ("resolved", "ann")]

@@ -26,6 +26,8 @@ from airflow_guard import (
     Stopped,
     from_asset_extra,
 )
+from airflow_guard.acts.break_decisions import decide
+from airflow_guard.core.checks import BreakState
 from airflow_guard.sensors import check_try
 from airflow_guard.triggers import SHORTEST_DEFERRAL_S
 from tests.airflow_runs import start_run
@@ -450,7 +452,13 @@ def test_a_break_is_closed_by_the_run_that_no_longer_finds_it(sides: Sides) -> N
 def test_a_break_that_a_person_has_explained_fails_nothing_until_it_changes(sides: Sides) -> None:
     make_wrong(sides)
     run = sides.run()
-    sides.store().breaks.explain([each.id for each in open_breaks(sides)], actor="ann", reason="known, T-1")
+    decide(
+        sides.business.ledger,
+        BreakState.EXPLAINED,
+        [each.id for each in open_breaks(sides)],
+        actor="ann",
+        reason="known, T-1",
+    )
     run.clear().go_on()
     assert run.states() == {"reconcile": "success"}
     assert (run.result("reconcile")["outcome"], run.result("reconcile")["accepted"]) == ("broken", True)

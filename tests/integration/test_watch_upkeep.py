@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from airflow.sdk import DAG
 
 from airflow_guard import GuardWatchOperator
-from airflow_guard.acts import fail_over
+from airflow_guard.acts import lost_commits
 from airflow_guard.store.dialects import utc_after
 from airflow_guard.store.ledger import Ledger
 from airflow_guard.store.migrate import partition
@@ -47,7 +47,7 @@ def test_a_fail_over_that_is_not_closed_is_told_after_a_day_and_when_it_is_close
     business: Business, chat: Webhook
 ) -> None:
     ledger = Ledger(business.ledger)
-    fail_over.record(ledger, LOST_SINCE, actor="erika", reason="db2 took over")
+    lost_commits.record(ledger, LOST_SINCE, actor="erika", reason="db2 took over")
     assert look(business, chat) == [], "somebody has just recorded it, and is at work"
     recorded = business.ledger.tables.fail_over
     with business.ledger.engine.begin() as connection:
@@ -61,7 +61,7 @@ def test_a_fail_over_that_is_not_closed_is_told_after_a_day_and_when_it_is_close
     assert 'airflow-guard failover --close --reason "…"' in text
     assert "unknown" not in text
     assert look(business, chat) == []
-    fail_over.close(ledger, actor="erika", reason="compared")
+    lost_commits.close(ledger, actor="erika", reason="compared")
     (over,) = look(business, chat)
     assert over.startswith("RESOLVED (was: FAIL-OVER NOT CLOSED): the ledger")
 

@@ -18,8 +18,8 @@ from airflow_guard.core.checks import CheckOutcome
 from airflow_guard.core.errors import ConfigurationError, LedgerUnavailable, ResolutionError
 from airflow_guard.pages import charts, wording
 from airflow_guard.pages.airflow_plugin import LazyApp
-from airflow_guard.pages.forms.same_origin import is_same_origin
-from airflow_guard.pages.forms.tokens import LASTS_S, TokenRefused, Tokens
+from airflow_guard.pages.forms.posted import is_same_origin
+from airflow_guard.pages.forms.sealing import LASTS_S, TokenRefused, Tokens
 from airflow_guard.pages.ledgers import AT_ONCE, Ledgers, LedgerTrouble
 from airflow_guard.reading.check_records import VariancePoint, VolumePoint
 from airflow_guard.reading.key_records import TimelineEntry

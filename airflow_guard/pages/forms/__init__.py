@@ -1,27 +1,7 @@
 """What the pages change: a form, a preview, a confirmation. The changes are those of the command line.
 
-Each form is a module with a router: ``GET`` shows it, ``POST`` with ``step=preview`` makes a dry run, ``POST`` with
-``step=confirm`` does it and says so. All go through :func:`~airflow_guard.pages.forms.posted.posted` (same origin, not
-too large), a token (this user, this form, what the user saw) and a permission: to edit the DAG
-(:func:`~airflow_guard.pages.forms.posted.require_edit`), or all that are concerned
-(:mod:`airflow_guard.pages.forms.permission`).
+There is one route (:mod:`airflow_guard.pages.forms.route`) for all :mod:`~airflow_guard.acts`: ``GET`` shows the form,
+``POST`` with ``step=preview`` makes a dry run, ``POST`` with ``step=confirm`` does it and says so. All that is sent comes
+from the same origin and is not too large (``posted``), has a token (``sealing``: this user, this act, what the user saw),
+and is from who may (``person``).
 """
-
-from airflow_guard.pages.forms import (
-    adopt,
-    breaks,
-    drop,
-    fail_over,
-    purge,
-    rename,
-    rerun,
-    resolve,
-    reversal,
-    settle,
-    withdraw,
-)
-
-ROUTERS = tuple(
-    each.router
-    for each in (resolve, settle, drop, breaks, rerun, reversal, withdraw, adopt, rename, purge, fail_over)
-)

@@ -1,29 +1,27 @@
-"""What a form sent: checked for where it comes from and who may send it, before anything of it is used."""
+"""What a form sent: checked for where it comes from and how large it is, before anything of it is used."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from fastapi import Request
 from starlette.datastructures import UploadFile
 
-from airflow_guard.pages.forms.same_origin import is_same_origin
-from airflow_guard.pages.forms.tokens import TokenRefused
-from airflow_guard.pages.page import NotThere, Page
+from airflow_guard.acts.adopt import MAX_UPLOAD_BYTES
+from airflow_guard.airflow_compat import conf
+from airflow_guard.core.errors import ResolutionError
+from airflow_guard.pages.page import Page
+from airflow_guard.reading.scope import NotThere
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from starlette.responses import HTMLResponse
     from starlette.types import Message
-
-    from airflow_guard.pages.forms.tokens import Tokens
 
 MAX_FIELDS = 80
 """A list shows 50 rows that can be chosen."""
 MAX_BYTES = 1_000_000
-MAX_UPLOAD_BYTES = 5_000_000
-"""Of a CSV file. A larger history is adopted in parts, or by the command."""
 _UPLOAD_ROOM = 2 * MAX_UPLOAD_BYTES
 """The confirmation carries the file once more, packed and as text."""
 
@@ -46,7 +44,6 @@ class Refused(Exception):
 class Posted:
     """A form that was sent.
 
-    :param page: the request as pages see it; ``text`` reads what was sent, else the query.
     :param values: texts by name, in the order in which they were sent.
     :param files: uploads by name.
     """
@@ -55,17 +52,15 @@ class Posted:
         self, page: Page, values: Mapping[str, Sequence[str]], files: Mapping[str, UploadFile]
     ) -> None:
         self.page = page
-        self.values = values
-        self.files = files
+        # Browsers send every line end as two characters, whatever the page had.
+        self.values = {
+            name: [each.replace("\r\n", "\n").strip() for each in some] for name, some in values.items()
+        }
+        self._files = files
 
     def text(self, name: str) -> str:
         """Return a field, the last of its name, without white space around it; empty if absent."""
-        return (self.all(name) or [""])[-1]
-
-    def all(self, name: str) -> list[str]:
-        """Return all fields of a name, without white space around them."""
-        # Browsers send every line end as two characters, whatever the page had.
-        return [value.replace("\r\n", "\n").strip() for value in self.values.get(name, ())]
+        return (self.values.get(name) or [""])[-1]
 
     @property
     def confirmed(self) -> bool:
@@ -83,19 +78,21 @@ class Posted:
             raise NotThere
         return named
 
-    def check_token(self, form: str, version: str) -> None:
-        """Do nothing if this user saw this form about this version of the row.
+    def upload(self, name: str) -> bytes | None:
+        """Return a file; ``None`` if none was chosen.
 
-        :raises Refused: 403.
+        :raises ResolutionError: it is too large.
         """
-        try:
-            tokens_of(self.page).check(self.text("token"), self.page.caller.id, form, version)
-        except (TokenRefused, ValueError) as error:
-            raise Refused(
-                403,
-                "This form is not valid any more",
-                "It was open for too long, or was not made for you. Nothing was changed. Open the page again.",
-            ) from error
+        file = self._files.get(name)
+        if file is None or not file.filename:
+            return None
+        content = file.file.read(MAX_UPLOAD_BYTES + 1)
+        if len(content) > MAX_UPLOAD_BYTES:
+            raise ResolutionError(
+                f"That is larger than {MAX_UPLOAD_BYTES:,} bytes, which is all that a page takes. Do it in parts, or with the "
+                "command airflow-guard, which has no limit."
+            )
+        return content
 
 
 async def posted(request: Request) -> Posted:
@@ -127,6 +124,23 @@ async def _read(request: Request, most: int) -> Posted:
     return Posted(Page(request), values, files)
 
 
+def is_same_origin(request: Request) -> bool:
+    """Return whether a browser says that its own page of this origin sent the request; silence is a no.
+
+    ``Sec-Fetch-Site`` where the browser has it, else ``Origin``, compared with the address that Airflow is known by and
+    with the one that was asked. A proxy in front may have another scheme, so only host and port count there.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        return site == "same-origin"
+    origin = request.headers.get("origin", "")
+    if not origin or origin == "null":
+        return False
+    configured = str(conf.get("api", "base_url", fallback="") or "")
+    hosts = {urlsplit(configured).netloc.lower(), request.headers.get("host", "").lower()} - {""}
+    return urlsplit(origin).netloc.lower() in hosts
+
+
 def _bounded(request: Request, most: int) -> Request:
     """Return the request with an end: what is sent beyond is neither kept in memory nor written to a disk."""
     left = most
@@ -144,31 +158,3 @@ def _bounded(request: Request, most: int) -> Request:
         return message
 
     return Request(request.scope, receive)
-
-
-def tokens_of(page: Page) -> Tokens:
-    """Return what issues the tokens of forms."""
-    tokens: Tokens = page.request.app.state.tokens()
-    return tokens
-
-
-def require_edit(page: Page, dag_id: str) -> None:
-    """Do nothing if the caller may edit a DAG.
-
-    :raises NotThere: the caller may not even read it.
-    :raises Refused: may read, but not edit it (403).
-    """
-    if dag_id not in page.readable:
-        raise NotThere
-    if dag_id not in page.caller.editable:
-        raise Refused(
-            403, "No access", f"You may read {dag_id}, but not edit it in Airflow, so you cannot change this."
-        )
-
-
-def show(
-    page: Page, template: str, form: str, version: str, *, status: int = 200, **values: Any
-) -> HTMLResponse:
-    """Return the page of a form, with a token for this user, this form and this version of the row."""
-    token = tokens_of(page).issue(page.caller.id, form, version)
-    return page.render(template, status=status, token=token, version_shown=version, **values)

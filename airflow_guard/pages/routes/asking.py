@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from airflow_guard.hooks.settings import GuardSettings
 from airflow_guard.pages.ledgers import LedgerTrouble
-from airflow_guard.pages.page import PAGE_SIZE, ChooseLedger, NotThere
+from airflow_guard.pages.page import PAGE_SIZE, ChooseLedger
 from airflow_guard.reading.lists import first_rows, merged
 from airflow_guard.reading.monitor import Monitor
+from airflow_guard.reading.scope import NotThere
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +28,12 @@ _SHARE = 0.9
 
 def monitor(ledger: Ledger) -> Monitor:
     """Return the read model of a ledger."""
-    return Monitor(ledger, limit_s=GuardSettings.read().page_timeout_s * _SHARE)
+    return Monitor(ledger, limit_s=limit_s())
+
+
+def limit_s() -> float:
+    """Return how long the database may look for what a page waits for."""
+    return GuardSettings.read().page_timeout_s * _SHARE
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
 from airflow_guard.core.results import decode_result, has_result
-from airflow_guard.pages.page import NotThere, Page, business_date, page_of
+from airflow_guard.pages.page import Page, business_date, page_of
 from airflow_guard.pages.routes.asking import ask_each, ask_for_one
 from airflow_guard.reading.calendar_records import Day
 from airflow_guard.reading.key_records import KeyRow
 from airflow_guard.reading.lists import KeyFilters, merged_finds
 from airflow_guard.reading.lists import Page as Part
 from airflow_guard.reading.monitor import Monitor
+from airflow_guard.reading.scope import NotThere
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

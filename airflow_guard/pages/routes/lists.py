@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
+from airflow_guard.acts.registry import acts
 from airflow_guard.core.checks import BreakState, CheckOutcome
 from airflow_guard.core.decisions import Situation
-from airflow_guard.pages.forms.permission import edits_everywhere
+from airflow_guard.pages.forms.person import PagePerson
 from airflow_guard.pages.page import Page, page_of
 from airflow_guard.pages.queries import AGES, BREAK_TYPES, TO_SETTLE, Query
 from airflow_guard.pages.routes.asking import Listing, list_of
@@ -133,9 +134,7 @@ def _pairs(values: Iterable[StrEnum]) -> list[tuple[str, str]]:
 @router.get("/changes")
 def changes(page: Annotated[Page, Depends(page_of)]) -> HTMLResponse:
     """Show the forms."""
-    return page.render(
-        "changes.html",
-        some=bool(page.caller.editable & page.readable),
-        everywhere=edits_everywhere(page),
-        ledgers=page.wanted,
-    )
+    person = PagePerson(page.caller)
+    everywhere = person.edits_everywhere()
+    offered = [act for act in acts() if act.entry and (everywhere or not act.everywhere)]
+    return page.render("changes.html", some=bool(person.dags), acts=offered, ledgers=page.wanted)

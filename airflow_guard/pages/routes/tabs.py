@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Depends
 from starlette.responses import HTMLResponse
 
-from airflow_guard.pages.page import NotThere, Page, page_of
+from airflow_guard.pages.page import Page, page_of
 from airflow_guard.pages.queries import Query, map_index
 from airflow_guard.pages.routes.asking import monitor
 from airflow_guard.pages.routes.start import overview
 from airflow_guard.reading.lists import BreakFilters, CheckFilters, KeyFilters, TryFilters
+from airflow_guard.reading.scope import NotThere
 
 if TYPE_CHECKING:
     from airflow_guard.reading.check_records import BreakRow, CheckRow

@@ -19,7 +19,7 @@ from starlette.testclient import TestClient
 from airflow_guard.hooks.ledger import ledger_to_look_at
 from airflow_guard.pages.access import Gate
 from airflow_guard.pages.app import MAX_CONNECTIONS, ungated_app
-from airflow_guard.pages.forms.tokens import Tokens
+from airflow_guard.pages.forms.sealing import Tokens
 from airflow_guard.pages.ledgers import Ledgers
 from tests.contract.attempts import in_thread
 from tests.ui.airflow_with_pages import PAGES

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from airflow_guard.acts.adopt import MAX_UPLOAD_BYTES
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import State
-from airflow_guard.pages.forms.posted import MAX_UPLOAD_BYTES
 from tests.contract.attempts import attempt, documents_of
 from tests.databases import databases
 from tests.ui.auth_manager import LIMITED, ONE_DAG

@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import sqlalchemy as sa
 
-from airflow_guard.core.checks import CheckOutcome, FoundBreak, Progress
+from airflow_guard.acts.break_decisions import decide
+from airflow_guard.core.checks import BreakState, CheckOutcome, FoundBreak, Progress
 from airflow_guard.core.guard import TaskIdentity
 from airflow_guard.core.keys import KeySpace
-from airflow_guard.store.breaks import Breaks, Findings
+from airflow_guard.store.breaks import Findings
 from airflow_guard.store.reconciliations import Check, Ending, Figures, Reconciliations
 from tests.databases import databases
 from tests.ui.auth_manager import LIMITED
@@ -118,7 +119,7 @@ def test_a_break_that_grew_after_the_preview_is_not_accepted(site: Site) -> None
 def test_what_somebody_else_has_resolved_stays_so(site: Site) -> None:
     ids = broken(site.ledger, "payments", 2)
     _, confirmation = site.preview(opened(ids), {"decision": "explain", **RULE})
-    Breaks(site.ledger.database).resolve(ids[:1], actor="ada", reason="booked again")
+    decide(site.ledger.database, BreakState.RESOLVED, ids[:1], actor="ada", reason="booked again")
     page = site.post("/forms/break", confirmation, status=409)
     assert "resolved by ada: booked again" in words(page)
     assert "There is nothing left to do with all of them" in words(page)

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 
 import pytest
 
-from airflow_guard.acts import fail_over
+from airflow_guard.acts import lost_commits
 from airflow_guard.core.keys import KeySpace
 from airflow_guard.core.states import State
 from airflow_guard.store import fail_overs
@@ -53,7 +53,7 @@ def test_a_double_click_counts_once(site: Site, action: str) -> None:
     attempt(site.ledger, "E2E-1", space=SPACE).begin()
     fields = RECORD
     if action == "close":
-        fail_over.record(site.ledger, SINCE, actor="ada", reason="db2 took over")
+        lost_commits.record(site.ledger, SINCE, actor="ada", reason="db2 took over")
         fields = CLOSE
     _, confirmation = site.preview(OPENED, fields)
     both = site.twice("/forms/fail-over", confirmation)
@@ -66,7 +66,7 @@ def test_a_double_click_counts_once(site: Site, action: str) -> None:
 
 def test_what_somebody_else_recorded_meanwhile_is_shown_first(site: Site) -> None:
     _, confirmation = site.preview(OPENED, RECORD)
-    fail_over.record(site.ledger, SINCE, actor="ada", reason="I saw it too")
+    lost_commits.record(site.ledger, SINCE, actor="ada", reason="I saw it too")
     page = site.post("/forms/fail-over", confirmation, status=409)
     assert "by ada: I saw it too" in words(page)
     assert len(events(site.ledger, "fail_over")) == 1
@@ -75,9 +75,9 @@ def test_what_somebody_else_recorded_meanwhile_is_shown_first(site: Site) -> Non
 
 
 def test_what_somebody_else_closed_is_not_closed_again(site: Site) -> None:
-    fail_over.record(site.ledger, SINCE, actor="ada", reason="db2 took over")
+    lost_commits.record(site.ledger, SINCE, actor="ada", reason="db2 took over")
     _, confirmation = site.preview(OPENED, CLOSE)
-    fail_over.close(site.ledger, actor="ada", reason="done")
+    lost_commits.close(site.ledger, actor="ada", reason="done")
     page = site.post("/forms/fail-over", confirmation, status=409)
     assert "No fail-over is open" in words(page)
     assert len(events(site.ledger, "fail_over_closed")) == 1
@@ -103,7 +103,7 @@ def test_only_who_may_edit_every_dag_sees_and_records(site: Site) -> None:
 
 
 def test_hostile_text_stays_text(site: Site) -> None:
-    fail_over.record(site.ledger, SINCE, actor="<b>x</b>", reason=HOSTILE_REASON)
+    lost_commits.record(site.ledger, SINCE, actor="<b>x</b>", reason=HOSTILE_REASON)
     page, _ = site.preview(OPENED, {**RECORD, "reason": HOSTILE_REASON})
     for text in (page, site.get(OPENED)):
         assert "<script>alert" not in text

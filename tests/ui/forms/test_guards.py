@@ -13,9 +13,9 @@ import pytest
 
 from airflow_guard.acts import reruns
 from airflow_guard.core.keys import KeySpace
-from airflow_guard.pages.forms import ROUTERS
 from airflow_guard.pages.forms.posted import MAX_BYTES
-from airflow_guard.pages.forms.tokens import LASTS_S, Tokens
+from airflow_guard.pages.forms.route import forms
+from airflow_guard.pages.forms.sealing import LASTS_S, Tokens
 from airflow_guard.pages.ledgers import Ledgers
 from airflow_guard.store import resolution
 from tests.contract.attempts import attempt, documents_of
@@ -133,7 +133,7 @@ def files(name: str) -> dict[str, Any] | None:
 
 
 def test_every_form_is_tried() -> None:
-    paths = {route.path for router in ROUTERS for route in router.routes if "POST" in route.methods}
+    paths = {route.path for route in forms().routes if "POST" in route.methods}
     assert {path.removeprefix("/forms/") for path in paths} == {*FORMS, "reversal"}
 
 
