@@ -108,7 +108,7 @@ balance = Table(
     Column("transactions", Integer, nullable=False),
 )
 
-_line = Table(
+_delivered = Table(
     "statement_line",
     MetaData(),
     Column("statement_no", String, primary_key=True),
@@ -146,8 +146,8 @@ def deliver_lines(path: Path, statements: Iterable[Statement]) -> None:
         for line in statement["lines"]
     ]
     with engine.begin() as connection:
-        _line.create(connection)
-        connection.execute(insert(_line), rows)
+        _delivered.create(connection)
+        connection.execute(insert(_delivered), rows)
     engine.dispose()
 
 
