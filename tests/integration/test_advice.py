@@ -800,7 +800,7 @@ def _look(node: ast.AST, name: str, found: set[tuple[str, str]]) -> None:
 HERE = "integration/test_advice.py"
 COMMANDS_FOLLOWED = {
     ("acts.keys.commands_for", "resolve_command"): (HERE, "test_what_show_says_settles_a_key"),
-    ("commands.resolve._check_found", "show_day_command"): (HERE, "test_a_command_about_a_key_that_is_not_there"),
+    ("acts.keys._check_found", "show_day_command"): (HERE, "test_a_command_about_a_key_that_is_not_there"),
     ("core.refusals._follow_up", "resolve_command"): (HERE, "test_a_follow_up"),
     ("core.refusals._dropped", "resolve_command"): (HERE, "test_a_document_that_is_not_listed_any_more"),
     ("core.refusals.content_changed", "resolve_command"): (
@@ -816,7 +816,7 @@ COMMANDS_FOLLOWED = {
     ("core.reruns.not_done", "resolve_command"): (HERE, "test_a_rerun_of_what_is_in_doubt"),
     ("core.reruns.check_reversal", "rerun_command"): (HERE, "test_a_reversal_in_doubt"),
     ("core.reruns.nothing_reverses", "rerun_command"): (HERE, "test_a_rerun_that_nothing_reverses"),
-    ("core.rerun_plan.RerunPlan.commands", "backfill_command"): (
+    ("acts.rerun_plan.RerunPlan.commands", "backfill_command"): (
         "docs/test_advice.py", "test_every_command_line_that_is_handed_over_is_understood",
     ),
     ("execution.doubts.DoubtSettler._command", "resolve_command"): (HERE, "test_a_doubt"),

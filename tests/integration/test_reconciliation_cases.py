@@ -18,7 +18,7 @@ from airflow_guard import (
     Side,
     SideUnavailable,
 )
-from airflow_guard.hooks import sides as hooks
+from airflow_guard.hooks import connections
 from tests.airflow_runs import AirflowRun, start_run
 from tests.databases import databases
 from tests.integration.sides import GOOD, JANUARY_30, LEDGER, WHERE, Sides
@@ -203,7 +203,7 @@ def test_c33_a_name_that_is_none_sends_no_statement(
 ) -> None:
     sides.both()
     asked: list[str] = []
-    monkeypatch.setattr(hooks, "_engine", asked.append)
+    monkeypatch.setattr(connections, "engine_of", asked.append)
     source = Side(LEDGER, table="{{ dag_run.conf['table'] }}", key="document_no", where=WHERE)
     run = start_run(
         sides.dag(source=source), run_type="manual", logical_at=JANUARY_30, conf={"table": name}
