@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from airflow_guard.core.calendar_rules import BusinessDay, BusinessMonthEnd, PreviousBusinessDay
 from airflow_guard.core.date_rules import MonthEnd, OwnDateRule, same_day
 from airflow_guard.core.errors import BusinessDateError, DateChangedError
-from airflow_guard.core.run_facts import DateSource, NoBusinessDate, ResolvedDate, RunFacts, own_instant
+from airflow_guard.core.run_facts import DateSource, NoBusinessDate, ResolvedDate, RunFacts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -193,15 +193,15 @@ def _date_of_due_day(previous: DatedRun, facts: RunFacts, business_date: object)
     return None if isinstance(day, NoBusinessDate) else day
 
 
-def date_of_then(detail: str, facts: RunFacts, business_date: object) -> date | None:
+def date_of_then(at: datetime, facts: RunFacts, business_date: object) -> date | None:
     """Return the date that an earlier run would have by the rule and zone of now; ``None`` if that cannot be said.
 
-    :param detail: what was stored beside the date that it had.
+    :param at: what its date was made from.
     :param facts: of the run of now, for the zone.
     :param business_date: the operator's value now.
     """
-    rule, at = same_day() if business_date is None else business_date, own_instant(detail)
-    if at is None or not isinstance(rule, OwnDateRule):
+    rule = same_day() if business_date is None else business_date
+    if not isinstance(rule, OwnDateRule):
         return None
     try:
         day = rule.date_for(facts.local_date(at))

@@ -113,7 +113,8 @@ class OwnDateRule(BusinessDateRule):
         if isinstance(day, NoBusinessDate):
             return day
         detail = f"{self}{self._edition()} of {own.date}, the {own.detail}"
-        return ResolvedDate(parse_business_date(day, source=f"What {self} gives"), DateSource.RULE, detail)
+        day = parse_business_date(day, source=f"What {self} gives")
+        return ResolvedDate(day, DateSource.RULE, detail, own.own_at)
 
     def _edition(self) -> str:
         """Name the release of what the rule asks, for the note that is stored beside the date."""

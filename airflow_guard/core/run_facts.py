@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from datetime import date, datetime, timedelta, tzinfo
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -158,11 +158,13 @@ class ResolvedDate:
     :param date: the business date.
     :param source: where it came from.
     :param detail: the same in words, for log lines and errors: "start of the data interval …".
+    :param own_at: the start of the data interval, or the logical date, if the date was made from it by a rule of dates.
     """
 
     date: date
     source: DateSource
     detail: str
+    own_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -307,28 +309,12 @@ def own_date(facts: RunFacts) -> ResolvedDate | None:
     if partition is not None:
         return partition
     if facts.has_interval and facts.interval_start_at is not None:
-        return _local(facts, facts.interval_start_at, DateSource.INTERVAL, "start of the data interval")
+        at = facts.interval_start_at
+        return replace(_local(facts, at, DateSource.INTERVAL, "start of the data interval"), own_at=at)
     if facts.logical_at is not None:
-        return _local(facts, facts.logical_at, DateSource.LOGICAL, "logical date")
+        at = facts.logical_at
+        return replace(_local(facts, at, DateSource.LOGICAL, "logical date"), own_at=at)
     return None
-
-
-_FROM_INSTANT = re.compile(r"(?:start of the data interval|logical date) (\S+) in ")
-
-
-def own_instant(detail: str) -> datetime | None:
-    """Return the instant that the own date of a run was made from, of the detail that was stored beside its date.
-
-    >>> own_instant("previous_day() of 2026-01-31, the logical date 2026-01-31T02:00:00+00:00 in UTC")
-    datetime.datetime(2026, 1, 31, 2, 0, tzinfo=datetime.timezone.utc)
-
-    :param detail: of :class:`ResolvedDate`; ``None``: the date was not made from an instant.
-    """
-    found = _FROM_INSTANT.search(detail)
-    try:
-        return datetime.fromisoformat(found[1]) if found else None
-    except ValueError:
-        return None
 
 
 def _local(facts: RunFacts, at: datetime, source: DateSource, name: str) -> ResolvedDate:

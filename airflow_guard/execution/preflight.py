@@ -17,6 +17,7 @@ from airflow_guard.core.errors import DocumentError, KeyDrift
 from airflow_guard.core.keys import KeyShape, normalise_document
 from airflow_guard.core.states import State
 from airflow_guard.store.events import AuditEvent
+from airflow_guard.store.task_runs import aware
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -168,7 +169,7 @@ class DriftCheck:
         return {
             row.business_date: row.date_detail
             for row in near
-            if task_try.date_of_then(row.date_detail) == space.business_date
+            if (at := aware(row.own_at)) and task_try.date_of_then(at) == space.business_date
         }
 
     def check(self, documents: Sequence[Document]) -> None:

@@ -261,8 +261,9 @@ class GuardedTry:
             mode=self.spec.mode,
             date_source=self._date.source.value,
             date_detail=self._date.detail,
+            own_at=self._date.own_at,
             map_length=map_length_of(self._context),
-            date_of_then=lambda detail: date_of_then(detail, self._facts, self._task.business_date),
+            date_of_then=lambda at: date_of_then(at, self._facts, self._task.business_date),
         )
 
     def _shape(self) -> KeyShape:

@@ -83,7 +83,7 @@ class Overlap:
         return [row for row in rows if row.key_shape != shape and row.mode == "enforce"]
 
     def neighbours(self, dag_id: str, business_date: date, shape: KeyShape) -> list[Any]:
-        """Return distinct (business_date, key_shape, date_detail) of this operation's tries under another shape, on the
+        """Return distinct (business_date, date_detail, own_at) of this operation's tries under another shape, on the
         nearest dates before and after that have some: the same names, dated by another rule."""
         run = self._db.tables.task_run
         mine = (run.c.dag_id == dag_id, run.c.key_shape.like(f"{shape.names}/%"))
@@ -95,8 +95,9 @@ class Overlap:
             *mine, run.c.key_date > business_date, run.c.key_date <= most
         )
         found = (
-            sa.select(run.c.business_date, run.c.key_shape, run.c.date_detail)
+            sa.select(run.c.business_date, run.c.date_detail, run.c.own_at)
             .where(*mine, run.c.key_shape != shape.text, run.c.mode == "enforce", run.c.key_date != DATELESS)
+            .where(run.c.own_at.is_not(None))
             .distinct()
         )
 

@@ -131,6 +131,7 @@ class Tables:
             sa.Column("business_date", sa.Date, nullable=False),
             sa.Column("date_source", sa.String(20), nullable=False),
             sa.Column("date_detail", sa.String(250), nullable=False),
+            sa.Column("own_at", Instant),
             sa.Column("cycle", sa.String(100), nullable=False),
             sa.Column("key_date", sa.Date),
             sa.Column("key_shape", sa.String(250), nullable=False),

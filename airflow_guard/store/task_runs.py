@@ -29,8 +29,9 @@ class TaskTry:
     :param key_shape: see :class:`airflow_guard.core.keys.KeyShape`.
     :param date_source: where the business date came from, see ``core.dates.DateSource``.
     :param map_length: how many instances Airflow made of a mapped task; ``None``: not mapped, or not known.
-    :param date_of_then: gives the date that an earlier run would have by the rule and zone of now, of the detail stored
-        beside its date; ``None``: that cannot be said.
+    :param own_at: the instant that the date was made from by a rule of dates, ``None`` if it was made otherwise.
+    :param date_of_then: gives the date that an earlier run would have by the rule and zone of now, of its ``own_at``;
+        ``None``: that cannot be said.
     """
 
     identity: TaskIdentity
@@ -39,8 +40,9 @@ class TaskTry:
     mode: str = "enforce"
     date_source: str = "explicit"
     date_detail: str = ""
+    own_at: datetime | None = None
     map_length: int | None = None
-    date_of_then: Callable[[str], date | None] = field(default=lambda _: None, compare=False)
+    date_of_then: Callable[[datetime], date | None] = field(default=lambda _: None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -348,6 +350,7 @@ def _row_of(task_try: TaskTry, dialect: str) -> dict[str, Any]:
         "business_date": space.business_date,
         "date_source": task_try.date_source,
         "date_detail": task_try.date_detail[:250],
+        "own_at": as_stored(task_try.own_at, dialect),
         "cycle": space.cycle,
         "key_date": space.key_date,
         "key_shape": task_try.key_shape,

@@ -397,6 +397,7 @@ def test_d04_another_rule_does_not_settle_the_month_again(business: Business) ->
     assert [day for _, _, day in business.rows()] == ["2026-01-31", "2026-02-27"]
 
 
+@databases("sqlite", "postgres_embedded", "mariadb")
 @pytest.mark.parametrize("what", ["documents", "the run as a whole"])
 def test_d04_another_zone_does_not_post_the_day_again(business: Business, what: str) -> None:
     """The run of 23:00 UTC belongs to the next day in Berlin."""
@@ -417,6 +418,26 @@ def test_d04_another_zone_does_not_post_the_day_again(business: Business, what: 
     assert tomorrow.states() == {"post": "success"}, (
         "the next day has the same documents, and is its own work"
     )
+
+
+class Described:
+    """A calendar that says much of itself: the words beside a date are cut, what it was made from is not."""
+
+    def is_business_day(self, day: date) -> bool:
+        return day.weekday() < 5
+
+    def __repr__(self) -> str:
+        return f"Described({'the branches of the north, ' * 12})"
+
+
+def test_d04_another_zone_is_noticed_however_long_the_words_beside_the_date_are(business: Business) -> None:
+    rule = business_day(calendar=Described(), otherwise="next")
+    old = dag_of(business, business_date=rule)
+    new = dag_of(business, timezone="Europe/Berlin", business_date=rule)
+    start_run(old, logical_at=datetime(2026, 1, 29, 23, tzinfo=UTC)).go()
+    drift = failure(start_run(new, run_type="manual", logical_at=datetime(2026, 1, 30, 9, tzinfo=UTC)).go())
+    assert isinstance(drift, KeyDrift)
+    assert len(business.rows()) == 1
 
 
 def test_d04_a_new_date_that_is_to_stay(
