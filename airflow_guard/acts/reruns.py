@@ -145,7 +145,7 @@ def settle_reversal(
         )
         e = ledger.database.tables.execution
         members = sa.select(e.c.key_hash).where(
-            e.c.key_date == key_date, e.c.batch_id == row.batch_id, e.c.owner_token == row.owner_token
+            e.c.batch_id == row.batch_id, e.c.owner_token == row.owner_token
         )
         which = r.c.key_hash.in_(members) if row.batch_id else r.c.key_hash == key_hash
         if dry_run:

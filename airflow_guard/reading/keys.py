@@ -200,7 +200,7 @@ def _batch_size(scope: Scope, key: KeyRow) -> int:
         return 0
     e = scope.tables.execution
     members = sa.select(sa.func.count()).where(
-        e.c.key_date == key.key_date, e.c.batch_id == key.row.batch_id, e.c.owner_token == key.row.owner_token
+        e.c.batch_id == key.row.batch_id, e.c.owner_token == key.row.owner_token
     )
     return int(scope.connection.execute(members).scalar_one())
 

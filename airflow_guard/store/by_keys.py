@@ -143,7 +143,7 @@ class KeyReads:
         """Whose keys are, without waiting either."""
 
         self.batch_members = (
-            sa.select(e.c.key_hash, e.c.document, e.c.batch_id)
+            sa.select(e.c.key_hash, e.c.document, e.c.batch_id, e.c.owner_token)
             .where(e.c.batch_id.in_(sa.bindparam("batch_ids", expanding=True)))
             .order_by(e.c.batch_id, e.c.batch_position)
         )

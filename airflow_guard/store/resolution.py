@@ -264,13 +264,12 @@ class _Work:
         batches = {(row.batch_id, row.owner_token) for row in connection.execute(mine.distinct())}
         if not batches:
             return {}
-        found = sa.select(e.c.key_hash, e.c.batch_id, e.c.owner_token).where(
-            e.c.key_date == key_date, e.c.batch_id.in_(sorted({batch for batch, _ in batches}))
-        )
+        ids = sorted({batch for batch, _ in batches})
+        found = connection.execute(self._ledger.statements.batch_members, {"batch_ids": ids})
         judged = set(asked.values())
         return {
             row.key_hash: row.owner_token
-            for row in connection.execute(found)
+            for row in found
             if (row.batch_id, row.owner_token) in batches
             and row.owner_token in judged
             and row.key_hash not in asked
