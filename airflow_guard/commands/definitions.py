@@ -18,6 +18,3 @@ COMMANDS: tuple[Command, ...] = (
     ledger_commands.DIAGNOSE,
     ledger_commands.AUDIT,
 )
-GROUP_HELP = (
-    "The ledger of what was done once: look, settle, adopt, rename, rerun, purge, export, diagnose, audit"
-)

@@ -842,6 +842,20 @@ def test_both_fronts_have_the_same_commands() -> None:
         assert [arg.flags for arg in action.args] == [argument.flags for argument in command.arguments]
 
 
+@pytest.mark.parametrize(
+    ("asked", "imported"), [("version", False), ("scheduler", False), ("guard", True), ("cheat-sheet", True)]
+)
+def test_another_command_of_airflow_does_not_pay_for_these(asked: str, imported: bool) -> None:
+    code = (
+        f"import sys; sys.argv = ['/bin/airflow', {asked!r}]\n"
+        "from airflow_guard.commands.airflow_commands import get_cli_commands\n"
+        "(group,) = get_cli_commands()\n"
+        "print(len(list(group.subcommands)) > 9, any(name.startswith('airflow_guard.acts') for name in sys.modules))"
+    )
+    said = in_a_process([sys.executable, "-c", code])
+    assert said.stdout.split()[-2:] == [str(imported), str(imported)], said.stderr
+
+
 @databases("sqlite")
 def test_airflow_guard_is_a_command_of_airflow(
     ledger: Ledger, database: DatabaseUnderTest, airflow_home: Path
