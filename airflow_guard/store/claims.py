@@ -178,8 +178,8 @@ class Claims(Lookups):
         print_ = document.fingerprint
         if row.fingerprint == print_:
             return
-        s, one = self.statements, (own.key_date, [row.key_hash])
-        s.take_content.run(connection, *one, token=own.token, print_=print_)
+        s, one = self.statements, (connection, own.key_date, [row.key_hash])
+        _changed(s.take_content.run(*one, token=own.token, print_=print_), space.describe(document.name))
         fields = changed_fields(row.fingerprint, print_)
         if fields is None:
             return
@@ -188,7 +188,8 @@ class Claims(Lookups):
             why += "under the same idempotency key, which no receiver has been given"
         else:
             receiver_key = document.hasher.idempotency_key(row.key_hash, row.generation, content_id(print_))
-            s.renew_key.run(connection, *one, token=own.token, receiver_key=receiver_key)
+            renewed = s.renew_key.run(*one, token=own.token, receiver_key=receiver_key)
+            _changed(renewed, space.describe(document.name))
             why += f"under idempotency key {receiver_key}: the receiver may know {row.idempotency_key} with the old content"
         event = AuditEvent(
             "new_content",
@@ -250,3 +251,12 @@ class Claims(Lookups):
             }
             for document in new
         ]
+
+
+def _changed(result: Any, what: str) -> None:
+    """Refuse to go on with a claim whose key did not take what belongs to it: it would be executed as something else."""
+    if result.rowcount != 1:
+        raise OwnershipLost(
+            f"{what} was claimed, and the database did not take its new content: a trigger or a rule of its own may have held "
+            "that back. Nothing was claimed; another try looks again."
+        )

@@ -1,4 +1,4 @@
-"""What one try asks of the ledger: the whole interface, on one screen. It touches nothing; ``store/ledger.py`` does it."""
+"""What one try asks of the ledger: the whole interface, in one place. It touches nothing; ``store/ledger.py`` does it."""
 
 from __future__ import annotations
 
